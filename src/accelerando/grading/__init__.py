@@ -1,0 +1,1 @@
+"""Grading: notebooks, the sandbox, scores."""
