@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from . import cards, catalog, wire, work
+from . import cards, catalog, logbook, wire
 
 if TYPE_CHECKING:
     from .workers import Experiment
@@ -300,7 +300,7 @@ def check(question_id: str) -> None:
     outcome = judge(question_id, LocalSubmission(vars(main)), PUBLIC_SEED)
     if isinstance(outcome, SpeedTask):
         outcome = _untimed(question_id)
-    work.record_practice(outcome)
+    logbook.record_practice(outcome)
     cards.show(outcome)
     if outcome.status == "failed":
         raise NotYet(outcome.message)
