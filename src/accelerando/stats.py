@@ -1,0 +1,355 @@
+"""The statistics that decide grades: intervals, a stopping rule for speed, non-inferiority of accuracy. Pure.
+
+**Speed.** Baseline and candidate are timed in pairs, the order inside each pair decided by a coin. If the two
+are the same code, the coin alone decides which of a pair's two durations is called the baseline's: the log
+ratio is as likely to be ``+x`` as ``-x``, whatever the machine was doing. Drift, bursts, autocorrelation and
+outliers change how large ``x`` is, never its sign. A *signed-rank* interval needs exactly this symmetry and
+nothing else, so its false-alarm rate does not depend on how noisy the machine is.
+
+**Stopping early.** Looking often and stopping at the first good news multiplies false alarms. The whole error
+rate is therefore shared out over a list of looks fixed before the first pair (group-sequential boundaries of
+a Lan-DeMets spending function, uniform in the logarithm of the number of pairs). The intervals hold at all looks at once, so
+a caller may stop whenever it likes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, special, stats
+
+ERROR_RATE = 0.005
+"""How often identical code may be called faster, and a threshold that is reached be called missed."""
+WORTHWHILE = 1.05
+"""With the threshold 1.0: a gain below this is not worth having, so "not faster" may be said."""
+SYSTEMATIC = 0.01
+"""Two processes running the same code differ by up to about this much for as long as they live: where
+their pages and stacks happen to lie is drawn once, and no number of pairs averages it out."""
+
+_FIRST_LOOK, _RANK_LOOK, _LOOK_GROWTH = 4, 12, 1.25
+_PRIOR_SD, _PRIOR_DF = 0.1, 4  # of a pair's log ratio
+_RUN_SD, _RUN_DF = 0.003, 4  # accuracy between seeds, likewise
+_EXACT_PAIRS = 60
+
+
+@dataclass(frozen=True)
+class SpeedDecision:
+    """What the pairs seen so far allow to say.
+
+    Attributes:
+        verdict: Faster, not faster, or undecided so far.
+        ratio: Baseline time / candidate time; above 1 the candidate is faster; NaN without pairs.
+        interval: Lower and upper end for the ratio; valid at every look at once.
+        confidence: Of the interval, e.g. 0.99.
+        pairs: Pairs that the interval rests on (those up to the last look).
+        reason: One sentence: which end decided, or what is missing.
+    """
+
+    verdict: Literal["faster", "not faster", "undecided"]
+    ratio: float
+    interval: tuple[float, float]
+    confidence: float
+    pairs: int
+    reason: str
+
+
+def decide_speedup(
+    log_ratios: ArrayLike,
+    threshold: float = 1.0,
+    *,
+    planned_pairs: int = 1000,
+    is_last: bool = False,
+    worthwhile: float | None = None,
+    error_rate: float = ERROR_RATE,
+    systematic: float = SYSTEMATIC,
+) -> SpeedDecision:
+    """Say whether the candidate is faster than ``threshold`` times the baseline; may be asked after any pair.
+
+    Args:
+        log_ratios: log(baseline time / candidate time), one a pair, in the order measured.
+        threshold: Wanted ratio, e.g. 1.0 or 1.18; above 0.
+        planned_pairs: The most pairs that will be taken; fixed before the first one.
+        is_last: No more pairs will come: all the error rate that is left may be spent now.
+        worthwhile: "Not faster" when the interval ends below this; the threshold unless that is 1.0,
+            where no interval around equal code could: then ``WORTHWHILE``.
+        error_rate: Of each side of the interval.
+        systematic: Lasting difference between two copies of the same code, as a fraction; widens the interval.
+
+    Raises:
+        ValueError: If a log ratio is not finite or a setting is out of range.
+    """
+    values = _finite(log_ratios, "log_ratios")
+    if not (math.isfinite(threshold) and threshold > 0):
+        raise ValueError(f"threshold is {threshold}: it must be a ratio above 0, e.g. 1.0 or 1.3")
+    if not 0 < error_rate < 0.5 or not 0 <= systematic < 0.5:
+        raise ValueError(f"error_rate {error_rate} must lie in (0, 0.5), systematic {systematic} in [0, 0.5)")
+    if worthwhile is None:
+        worthwhile = WORTHWHILE if threshold == 1.0 else threshold
+    if worthwhile < threshold:
+        raise ValueError(f"worthwhile is {worthwhile}: it must not be below the threshold {threshold}")
+    looks = plan_looks(max(planned_pairs, values.size) if is_last else planned_pairs)
+    taken = [look for look in looks if look <= values.size]
+    if is_last and values.size > (taken[-1] if taken else 1):
+        levels = _look_levels((*taken, values.size), values.size, error_rate)
+        taken.append(values.size)
+    else:
+        levels = _look_levels(looks, looks[-1], error_rate)
+    confidence = 1 - 2 * error_rate
+    if not taken:
+        ratio = float(np.exp(np.median(values))) if values.size else math.nan
+        reason = f"{values.size} pairs are too few: the first look comes after {looks[0]}"
+        return SpeedDecision("undecided", ratio, (0.0, math.inf), confidence, 0, reason)
+    center, low, high = _location_interval(values[: taken[-1]], levels[len(taken) - 1])
+    slack = math.log1p(systematic)
+    interval = (_exp(low - slack), _exp(high + slack))
+    verdict: Literal["faster", "not faster", "undecided"] = "undecided"
+    reason = f"the interval {interval[0]:.3g}-{interval[1]:.3g} still holds both {threshold:g} and {worthwhile:g}"
+    if threshold == worthwhile:
+        reason = f"the interval {interval[0]:.3g}-{interval[1]:.3g} still holds {threshold:g}"
+    if interval[0] >= threshold:
+        verdict, reason = "faster", f"the interval begins at {interval[0]:.3g}, not below {threshold:g}"
+    elif interval[1] < worthwhile:
+        verdict, reason = "not faster", f"the interval ends at {interval[1]:.3g}, below {worthwhile:g}"
+    return SpeedDecision(verdict, _exp(center), interval, confidence, taken[-1], reason)
+
+
+def plan_looks(planned_pairs: int) -> tuple[int, ...]:
+    """Return after how many pairs to look: each time a quarter more, the last time at ``planned_pairs``."""
+    look = float(min(_RANK_LOOK, max(_FIRST_LOOK, planned_pairs // 4)))
+    looks: list[int] = []
+    while look < planned_pairs:
+        looks.append(int(look))
+        look = max(look + 1, look * _LOOK_GROWTH)
+    return (*looks, max(planned_pairs, 2))
+
+
+@lru_cache(maxsize=256)
+def _look_levels(looks: tuple[int, ...], planned_pairs: int, error_rate: float) -> tuple[float, ...]:
+    """One-sided error level of the interval at each look, so that all looks together err at ``error_rate``.
+
+    The partial sums of the pairs are followed as a Brownian motion: its density below the boundary is carried
+    from look to look on a grid, and each boundary is set so that the share of paths crossing it there is what the
+    spending function allows.
+
+    Source:
+        Armitage, McPherson and Rowe (1969); Lan and DeMets (1983); Jennison and Turnbull (2000), chapters 9 and 19.
+    """
+    start = min(_FIRST_LOOK, looks[0]) / 2
+    spent = [error_rate * math.log(n / start) / math.log(planned_pairs / start) for n in looks]
+    levels: list[float] = []
+    sums, density = np.zeros(1), np.ones(1)  # a point mass before the first pair
+    before, spent_before = 0, 0.0
+    for n, total in zip(looks, spent, strict=True):
+        step = math.sqrt(n - before)
+        boundary = _boundary(sums, density, step, math.sqrt(n), total - spent_before)
+        levels.append(float(special.ndtr(-boundary)))
+        grid = np.linspace(-8 * math.sqrt(n), boundary * math.sqrt(n), 321)
+        kernel = np.exp(-0.5 * ((grid[:, None] - sums[None, :]) / step) ** 2) / (step * math.sqrt(2 * math.pi))
+        weights = np.full(grid.size, grid[1] - grid[0])
+        weights[[0, -1]] /= 2
+        sums, density = grid, (kernel @ density) * weights
+        before, spent_before = n, total
+    return tuple(levels)
+
+
+def _boundary(sums: NDArray, density: NDArray, step: float, scale: float, share: float) -> float:
+    def excess(z: float) -> float:
+        return float(density @ special.ndtr((sums - z * scale) / step)) - share
+
+    return float(optimize.brentq(excess, 0.0, 8.0)) if excess(8.0) < 0 else 8.0
+
+
+def _location_interval(values: NDArray, level: float) -> tuple[float, float, float]:
+    """Centre and two-sided interval erring at ``level`` on each side: signed ranks, or Student's t if too few."""
+    if 2.0**-values.size * 2 <= level:
+        return _signed_rank(values, level)
+    return _student_t(values, level)
+
+
+def _student_t(values: NDArray, level: float) -> tuple[float, float, float]:
+    # A few pairs may agree by chance, or because a steady drift met a lucky order. So the interval is never
+    # narrower than with a spread of _PRIOR_SD seen in _PRIOR_DF pairs before (a moderated t: Smyth 2004).
+    degrees = values.size - 1
+    center = float(values.mean())
+    squares = float(((values - center) ** 2).sum())
+    moderated = math.sqrt((_PRIOR_DF * _PRIOR_SD**2 + squares) / (_PRIOR_DF + degrees))
+    spread = max(
+        float(stats.t.isf(level, degrees)) * math.sqrt(squares / degrees),
+        float(stats.t.isf(level, _PRIOR_DF + degrees)) * moderated,
+    )
+    half = spread / math.sqrt(values.size)
+    return center, center - half, center + half
+
+
+def hodges_lehmann(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Return the centre of a symmetric distribution and its signed-rank interval.
+
+    Args:
+        values: At least one finite number.
+        confidence: Of the two-sided interval. Too few values for it give an infinite one.
+
+    Returns:
+        Centre (median of all pairwise means: an outlier hardly moves it), lower end, upper end.
+    """
+    data = _finite(values, "values")
+    if not data.size:
+        raise ValueError("values is empty: give at least one number")
+    return _signed_rank(data, (1 - confidence) / 2)
+
+
+def _signed_rank(values: NDArray, level: float) -> tuple[float, float, float]:
+    n = values.size
+    rows, columns = np.triu_indices(n)
+    means = (values[rows] + values[columns]) / 2
+    cut = _signed_rank_cut(n, level)
+    middle = float(np.median(means))
+    if cut < 0:
+        return middle, -math.inf, math.inf
+    ends = np.partition(means, [cut, means.size - 1 - cut])
+    return middle, float(ends[cut]), float(ends[means.size - 1 - cut])
+
+
+@lru_cache(maxsize=1024)
+def _signed_rank_cut(n: int, level: float) -> int:
+    """Return the largest c with P(signed-rank sum <= c) <= level under symmetry; -1 if there is none."""
+    if n > _EXACT_PAIRS:
+        spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+        return math.floor(n * (n + 1) / 4 - float(special.ndtri(1 - level)) * spread - 0.5)
+    chances = np.ones(1)
+    for rank in range(1, n + 1):
+        longer = np.zeros(chances.size + rank)
+        longer[: chances.size] += chances / 2
+        longer[rank:] += chances / 2
+        chances = longer
+    return int(np.searchsorted(np.cumsum(chances), level, side="right")) - 1
+
+
+def median_interval(
+    values: ArrayLike, confidence: float = 0.95, *, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return the median and its bootstrap (percentile) interval.
+
+    Args:
+        values: At least one finite number.
+        confidence: Of the two-sided interval, in (0, 1).
+        resamples: How many times the values are drawn again.
+        seed: Of the draws: the same values give the same interval.
+    """
+    data = _finite(values, "values")
+    if not data.size or not 0 < confidence < 1:
+        raise ValueError(f"need at least one value and 0 < confidence < 1, got {data.size} and {confidence}")
+    rng = np.random.default_rng(seed)
+    medians = np.median(data[rng.integers(0, data.size, (resamples, data.size))], axis=1)
+    low, high = np.quantile(medians, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(np.median(data)), float(low), float(high)
+
+
+@dataclass(frozen=True)
+class AccuracyVerdict:
+    """Whether the candidate kept the baseline's accuracy.
+
+    Attributes:
+        verdict: Kept, lost or undecided.
+        difference: Candidate accuracy - baseline accuracy (0.01 is one percentage point).
+        interval: For the difference.
+        confidence: Of the interval, two-sided.
+        runs: Runs of baseline and candidate.
+        images: Held-out images.
+        reason: One sentence, which also says when a single run each hides the luck of the seed.
+    """
+
+    verdict: Literal["kept", "lost", "undecided"]
+    difference: float
+    interval: tuple[float, float]
+    confidence: float
+    runs: tuple[int, int]
+    images: int
+    reason: str
+
+
+def paired_non_inferiority(
+    baseline_correct: ArrayLike,
+    candidate_correct: ArrayLike,
+    margin: float = 0.01,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> AccuracyVerdict:
+    """Say whether accuracy was kept to within ``margin``, by a bootstrap over images and over runs.
+
+    Both sides answered the same images, so each draw of images is used for both: images hard for everybody
+    cancel. Runs differ by their seeds; with a few of them their spread is known poorly, so it is pooled over
+    both sides, steadied by a prior, and drawn from Student's t.
+
+    Args:
+        baseline_correct: Bool, shape (runs, images) or (images,): was this image classified rightly?
+        candidate_correct: Likewise, the same images in the same order; the number of runs may differ.
+        margin: Largest loss that counts as kept; 0.01 is one percentage point.
+        confidence: Of the two-sided interval.
+        resamples: Draws of the bootstrap.
+        seed: Of the draws.
+
+    Returns:
+        Kept when the interval begins above ``-margin``, lost when it ends below it, else undecided.
+
+    Raises:
+        ValueError: If the arrays are not bool, empty, or not about the same images.
+    """
+    baseline, candidate = (
+        _answers(baseline_correct, "baseline_correct"),
+        _answers(candidate_correct, "candidate_correct"),
+    )
+    if baseline.shape[1] != candidate.shape[1]:
+        raise ValueError(
+            f"baseline has {baseline.shape[1]} images and candidate {candidate.shape[1]}: give the same ones"
+        )
+    if not 0 <= margin < 1 or not 0 < confidence < 1:
+        raise ValueError(f"margin {margin} must lie in [0, 1) and confidence {confidence} in (0, 1)")
+    rng = np.random.default_rng(seed)
+    runs, images = (baseline.shape[0], candidate.shape[0]), baseline.shape[1]
+    difference = float(candidate.mean() - baseline.mean())
+    gain = candidate.mean(axis=0) - baseline.mean(axis=0)
+    draws = np.array([gain[rng.integers(0, images, images)].mean() for _ in range(resamples)])
+    note = ""
+    if max(runs) > 1:
+        deviations = sum(float(((side.mean(1) - side.mean()) ** 2).sum()) for side in (baseline, candidate))
+        degrees = _RUN_DF + sum(runs) - 2
+        spread = math.sqrt((_RUN_DF * _RUN_SD**2 + deviations) / degrees * (1 / runs[0] + 1 / runs[1]))
+        draws = draws + spread * rng.standard_t(degrees, resamples)
+    else:
+        note = "; one run each: the luck of the seed is not in the interval"
+    low, high = (float(end) for end in np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]))
+    points = f"{100 * low:+.2f} to {100 * high:+.2f} points"
+    verdict: Literal["kept", "lost", "undecided"] = "undecided"
+    reason = f"the difference lies in {points}: both sides of -{100 * margin:g} are possible{note}"
+    if low > -margin:
+        verdict, reason = "kept", f"the difference lies in {points}, above -{100 * margin:g}{note}"
+    elif high < -margin:
+        verdict, reason = "lost", f"the difference lies in {points}, below -{100 * margin:g}{note}"
+    return AccuracyVerdict(verdict, difference, (low, high), confidence, runs, images, reason)
+
+
+def _answers(values: ArrayLike, name: str) -> NDArray:
+    array = np.asarray(values)
+    if array.ndim == 1:
+        array = array[None]
+    if array.dtype != np.bool_ or array.ndim != 2 or not array.size:
+        raise ValueError(f"{name} has dtype {array.dtype} and shape {array.shape}: give bool of shape (runs, images)")
+    return array
+
+
+def _finite(values: ArrayLike, name: str) -> NDArray:
+    array = np.asarray(values, dtype=np.float64).reshape(-1)
+    if not np.isfinite(array).all():
+        first = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise ValueError(f"{name}[{first}] is {array[first]}: only finite numbers are allowed")
+    return array
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
