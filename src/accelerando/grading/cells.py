@@ -1,4 +1,4 @@
-"""The cells of a lab, and the convention of its hand-written source in ``solutions/NN_slug/NN_slug.ipynb``.
+r"""The cells of a lab, and the convention of its hand-written source in ``solutions/NN_slug/NN_slug.ipynb``.
 
 A lab is an ordinary nbgrader notebook. Beside text and plain code it has three kinds of marked cells:
 
