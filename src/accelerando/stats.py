@@ -8,12 +8,11 @@ nothing else, so its false-alarm rate does not depend on how noisy the machine i
 
 **Stopping early.** Looking often and stopping at the first good news multiplies false alarms. The whole error
 rate is therefore shared out over a list of looks fixed before the first pair (group-sequential boundaries of
-a Lan-DeMets spending function, uniform in the logarithm of the number of pairs). The intervals hold at all looks at once, so
-a caller may stop whenever it likes.
+a Lan-DeMets spending function, uniform in the logarithm of the number of pairs). The intervals hold at all
+looks at once, so a caller may stop whenever it likes.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
