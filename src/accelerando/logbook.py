@@ -65,6 +65,23 @@ class LabProgress:
         """Points of the questions passed in that way."""
         return sum(item.question.points for item in self.questions if item.has_passed(kind))
 
+    @property
+    def is_practised(self) -> bool:
+        """Whether the learner's kernel can say no more: all passed, timed questions at least valid."""
+        return bool(self.questions) and all(
+            item.has_passed("practised")
+            or (item.question.is_timed and item.practised is not None and item.practised.status == "undecided")
+            for item in self.questions
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to win on this machine: all graded as passed or as not measurable here."""
+        return bool(self.questions) and all(
+            item.has_passed("graded") or (item.graded is not None and item.graded.status == "not measurable here")
+            for item in self.questions
+        )
+
 
 def record_practice(result: "Result") -> bool:
     """Remember what a check said in the learner's own kernel.

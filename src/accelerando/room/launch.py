@@ -1,0 +1,168 @@
+"""``./course lab`` and ``./course reset``: the learner's copies, then JupyterLab in this very process.
+
+JupyterLab runs here and not in a child, so that Ctrl-C, a closed terminal and a kill all end one process; it then ends
+its kernels, and a kernel whose server died ends itself.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import catalog, work
+
+if TYPE_CHECKING:
+    from jupyter_server.serverapp import ServerApp
+
+_HOST = "127.0.0.1"
+_FIRST_PORT = 8888
+_PORTS_TRIED = 100
+_EXTENSION = "accelerando.room.extension"
+# nbgrader's own server parts are for instructors: formgrader, course lists, assignment lists.
+_NOT_FOR_LEARNERS = ("formgrader", "validate_assignment", "assignment_list", "course_list")
+
+
+def lab_command(browser: bool, port: int | None) -> int:
+    """Copy what is new into the learner's folder, then run JupyterLab until Ctrl-C.
+
+    Args:
+        browser: Whether to open the learner's browser on the landing page.
+        port: Where to listen; None takes a free one from 8888 upwards.
+
+    Returns:
+        0 after a regular end, 1 when the room could not be opened; a sentence said why.
+    """
+    try:
+        prepared = work.prepare()
+        if port is not None and not is_free(port):
+            raise work.WorkError(f"port {port} is taken; leave --port away and the course finds a free one")
+    except work.WorkError as error:
+        return _fail(str(error))
+    _tell_prepared(prepared)
+    return _serve(prepared.folder, browser, port)
+
+
+def reset_command(lab: str) -> int:
+    """Give the learner fresh copies of a lesson's notebook and lab, keeping dated ones of theirs.
+
+    Returns:
+        0, or 1 when there is nothing to copy or no such lab, 2 when the lab's name is unknown.
+    """
+    try:
+        lesson = catalog.find(lab)
+    except catalog.UnknownLab as error:
+        return _fail(str(error), code=2)
+    try:
+        kept = work.reset(lesson)
+    except work.WorkError as error:
+        return _fail(str(error))
+    where = f"; yours is kept in {_short(kept)}" if kept else ""
+    _say(f"Lesson {lesson.number} ({lesson.slug}) is fresh again in {_short(work.work_folder())}{where}.")
+    return 0
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of the local host."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _serve(folder: Path, browser: bool, port: int | None) -> int:
+    _set_environment(folder)
+    from jupyterlab.labapp import LabApp
+
+    application: Any = LabApp
+    server: ServerApp = application.initialize_server(argv=_options(folder, browser, port))
+    with _stops_on_signals(lambda: server.stop(from_signal=True)):
+        server.start()
+    return int(server.web_app.settings.get("accelerando_exit_code", 0))
+
+
+def _set_environment(folder: Path) -> None:
+    """What kernels and terminals inherit: the environment's programs, ``course`` itself, the learner's folder."""
+    places = [str(Path(sys.executable).parent), str(work.checkout()), os.environ.get("PATH", os.defpath)]
+    os.environ["PATH"] = os.pathsep.join(places)
+    os.environ[work.ENVIRONMENT_NAME] = str(folder)
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # else a kernel in the user's home could take the name python3
+
+
+def _options(folder: Path, browser: bool, port: int | None) -> list[str]:
+    """JupyterLab's options; given here they win over the learner's own configuration files."""
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    if is_root:
+        _say("You are root: fine in a container; elsewhere, better use an account of your own.")
+    extensions = {_EXTENSION: True} | {f"nbgrader.server_extensions.{name}": False for name in _NOT_FOR_LEARNERS}
+    return [
+        f"--ServerApp.root_dir={folder}",
+        f"--ServerApp.ip={_HOST}",
+        f"--ServerApp.port={port or _FIRST_PORT}",
+        f"--ServerApp.port_retries={0 if port else _PORTS_TRIED}",
+        f"--ServerApp.open_browser={browser}",
+        f"--ServerApp.allow_root={is_root}",
+        f"--ServerApp.jpserver_extensions={extensions}",
+        "--Application.log_level=ERROR",
+        f"--IdentityProvider.token={secrets.token_hex(16)}",
+        "--KernelSpecManager.allowed_kernelspecs=python3",
+        "--LabApp.default_url=/accelerando",
+        "--LabApp.extension_manager=readonly",  # offers no packages, so asks no network
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
+        f"--LabApp.workspaces_dir={folder / '.room' / 'workspaces'}",
+        f"--LabApp.extra_labextensions_path={Path(__file__).with_name('labextensions')}",
+    ]
+
+
+class _stops_on_signals:  # noqa: N801 - reads as a statement
+    """While the block runs, Ctrl-C and the polite signals stop the server at once; a second Ctrl-C ends the process."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._before[number] = signal.signal(number, self._on_signal)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if number != signal.SIGHUP:  # after a hang-up there is nobody to tell
+            _say("\nClosing the room: kernels and terminals end; your files are saved as you left them.")
+        self._stop()
+
+
+def _tell_prepared(prepared: work.Prepared) -> None:
+    if prepared.copied:
+        count = len(prepared.copied)
+        _say(f"Copied {count} file{'s'[: count > 1]} into {_short(prepared.folder)}; from now on they are yours.")
+    for lesson in prepared.newer:
+        _say(
+            f"Lesson {lesson.number} has a newer version; yours was left alone. "
+            f"`./course reset {lesson.number}` brings it and keeps a dated copy of yours."
+        )
+
+
+def _short(path: Path) -> str:
+    """The path as seen from the checkout, where it is inside."""
+    return f"{path.relative_to(work.checkout())}/" if path.is_relative_to(work.checkout()) else f"{path}/"
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+def _fail(message: str, code: int = 1) -> int:
+    print(f"course: {message}", file=sys.stderr)  # noqa: T201
+    return code
