@@ -116,7 +116,7 @@ def test(
 def main() -> None:
     """Run one command; Ctrl-C ends it with one line and exit code 130."""
     try:
-        app()
+        app(prog_name="./course")
     except KeyboardInterrupt:
         print("course: stopped", file=sys.stderr)  # noqa: T201
         sys.exit(130)
