@@ -74,7 +74,7 @@ class Machine:
         has_bf16: True if the CPU computes in bfloat16 in hardware.
         has_fp16: True if the CPU computes in half precision in hardware (conversion alone does not count).
         memory_bytes: Memory, or the control groups' limit where that is lower.
-        limits: ``cpu_quota`` (CPUs' worth of time), ``memory_limit_bytes``, ``open_files``, ``processes``; None: no limit.
+        limits: ``cpu_quota`` (CPUs), ``memory_limit_bytes``, ``open_files``, ``processes``; None: no limit.
     """
 
     vendor: str | None

@@ -21,6 +21,10 @@ class Missing:
     why: str
     how: str
 
+    def __str__(self) -> str:
+        """One line for people: why it counts as missing, and the way out."""
+        return f"{self.why}: {self.how}"
+
 
 @dataclass(frozen=True)
 class _Need:

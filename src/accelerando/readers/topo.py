@@ -1,0 +1,299 @@
+"""Reader of ``nvidia-smi topo -m`` and ``rocm-smi --showtopo``: who is linked how, islands, the best ring."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from accelerando.readers import rocm_topo
+from accelerando.readers.rings import best_ring, islands
+from accelerando.readers.text import Line, Pasted, Unreadable, clean, other_kind
+
+MAX_GPUS = 128
+_LINK = re.compile(r"NV\d{1,2}|X|SYS|NODE|PHB|PXB|PIX|SOC|PSB")
+_ANY_LINK = re.compile(rf"(?:{_LINK.pattern}|OK|NS|GNS|CNS|TNS|DR|N/A)")
+_PLACES = {"PIX": 5.0, "PXB": 4.0, "PSB": 4.0, "PHB": 3.0, "NODE": 2.0, "SYS": 1.0, "SOC": 1.0}
+_TITLES = re.compile(r"\b(CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID|NUMA\s+node)\b", re.I)
+_ROW = re.compile(rf"^\s*([A-Za-z][\w./-]*)\s+((?:{_LINK.pattern})(?:\s|$).*|\s*X\s.*)$")
+_LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
+_END = re.compile(r"^\s*(?:Legend|NIC Legend)\b|^\s*(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+=")
+
+
+def link_speed(name: str) -> float:
+    """Rank a link's name: more NVLinks before fewer, then the shorter way through PCIe."""
+    return 100.0 + int(name[2:]) if name.startswith("NV") else _PLACES[name]
+
+
+@dataclass
+class _Matrix:
+    devices: list[str]
+    titles: list[str]
+    rows: dict[str, list[str]] = field(default_factory=dict)
+    tails: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    nic_names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> list[str]:
+        return [device for device in self.devices if re.fullmatch(r"GPU\d+", device)]
+
+    def link(self, first: str, second: str) -> str | None:
+        """Return the link of two devices, from whichever row says it; the slower one if the rows differ."""
+        said = []
+        for one, other in ((first, second), (second, first)):
+            row = self.rows.get(one)
+            place = self.devices.index(other)
+            if row and place < len(row) and row[place] != "X":
+                said.append(row[place])
+        if len(set(said)) > 1:
+            self.warnings.append(
+                f"{first} and {second}: one row says {said[0]}, the other {said[1]}; the slower one counts"
+            )
+        return min(said, key=link_speed, default=None)
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Read a topology matrix.
+
+    Args:
+        text: Output of ``nvidia-smi topo -m`` (or ``-mp``), or of ``rocm-smi --showtopo``, as pasted.
+
+    Returns:
+        The keys of the contract's ``topo`` line. Links of all pairs of GPUs; None where rows are missing.
+
+    Raises:
+        Unreadable: If there is no matrix, or one that contradicts itself.
+    """
+    pasted = clean(text)
+    if rocm_topo.is_rocm(pasted.text):
+        return rocm_topo.parse(pasted)
+    matrix = _read_matrix(pasted)
+    links, is_complete = _links(matrix)
+    warnings = [*pasted.warnings]
+    count = len(matrix.gpus)
+    nvlinks = {(a, b): link_speed(name) for a, b, name in links if name.startswith("NV")}
+    ring = None
+    if is_complete and count >= 2:
+        ring = describe_ring(count, {(a, b): (link_speed(name), name) for a, b, name in links}, warnings)
+    numa = _numa(matrix)
+    return {
+        "gpus": count,
+        "links": [list(link) for link in links],
+        "nvlink_islands": describe_islands(count, nvlinks, warnings) if is_complete else None,
+        "best_ring": ring,
+        "numa": numa,
+        "nearest_nics": _nearest_nics(matrix),
+        "warnings": warnings + list(dict.fromkeys(matrix.warnings)),
+    }
+
+
+def describe_islands(count: int, strength: dict[tuple[int, int], float], warnings: list[str]) -> list[list[int]]:
+    """Find the islands, and say so when links run between them."""
+    groups, is_joined = islands(count, strength)
+    if is_joined:
+        warnings.append("some direct links run between islands: only within an island is every pair linked directly")
+    return groups
+
+
+def describe_ring(count: int, links: dict[tuple[int, int], tuple[float, str]], warnings: list[str]) -> dict[str, Any]:
+    """Find the best ring and name its slowest hop."""
+    order, is_proven = best_ring(count, {pair: speed for pair, (speed, _) in links.items()})
+    if not is_proven:
+        warnings.append(f"{count} GPUs are too many to try every ring: this one is good, not proven best")
+    hops = [links[min(a, b), max(a, b)] for a, b in zip(order, order[1:] + order[:1], strict=True)]
+    return {"order": order, "slowest": min(hops)[1]}
+
+
+def _read_matrix(pasted: Pasted) -> _Matrix:
+    start = next((i for i, line in enumerate(pasted.lines) if _is_header(line.text)), None)
+    if start is None:
+        row = next(
+            (line for line in pasted.lines if re.match(r"^\s*GPU\d+\s", line.text) and _ROW.match(line.text)), None
+        )
+        if row:
+            raise Unreadable("the header line with GPU0, GPU1… above the matrix is missing", row.number)
+        raise other_kind("topo (nvidia-smi topo -m)", pasted.text)
+    header, first_row = _gather_header(pasted.lines, start)
+    matrix = _Matrix(*_read_header(header, pasted.lines[start].number))
+    current: str | None = None
+    for line in pasted.lines[first_row:]:
+        legend = _LEGEND.match(line.text)
+        if legend:
+            matrix.nic_names[legend.group(1)] = legend.group(2)
+            current = None
+        elif _END.match(line.text):
+            current = None
+        elif _is_header(line.text) and matrix.rows:
+            matrix.warnings.append(f"a second matrix starts at line {line.number}: only the first was read")
+            break
+        elif (label := _row_label(line.text, matrix)) is not None:
+            if label in matrix.tails:
+                matrix.warnings.append(f"{label} has two rows: the second, in line {line.number}, was not read")
+                current = None
+                continue
+            current = label
+            matrix.tails[label] = line.text.strip()[len(label) :]
+        elif current is not None and line.text.strip():
+            if not re.fullmatch(r"[\sXA-Z0-9,/-]+", line.text):
+                current = None
+                continue
+            matrix.tails[current] = _join(matrix.tails[current], line.text)
+            matrix.warnings.append("wrapped rows joined again")
+    if not any(gpu in matrix.tails for gpu in matrix.gpus):
+        raise Unreadable("the matrix has a header, but no rows", pasted.lines[start].number)
+    _split_rows(matrix, pasted)
+    return matrix
+
+
+def _is_header(text: str) -> bool:
+    tokens = text.split()
+    if not tokens or not re.fullmatch(r"GPU\d+", tokens[0]):
+        return bool(re.match(r"^\s*(?:GPU\d+){2,}", text))
+    return len(tokens) == 1 or not _ANY_LINK.fullmatch(tokens[1])
+
+
+def _gather_header(lines: tuple[Line, ...], start: int) -> tuple[str, int]:
+    """Return the header, wrapped or not, and the index of the line after it."""
+    header, place = lines[start].text, start + 1
+    labels = {line.text.split()[0] for line in lines[place:] if line.text.strip()}
+    while place < len(lines):
+        text = lines[place].text
+        if not text.strip() or re.match(r"^\s*GPU\d+\s+(?:X|NV\d|SYS|NODE|PHB|PXB|PIX|SOC|OK|N/A)", text):
+            break
+        if not re.fullmatch(r"[\s\w./-]+", text):
+            break
+        header = _join_header(header, text, labels)
+        place += 1
+    return header, place
+
+
+def _join_header(header: str, more: str, labels: set[str]) -> str:
+    """Join a wrapped header; the rows' own labels tell where the break is inside a name."""
+    left, right = header.split()[-1], more.split()[0]
+    is_inside = left not in labels and left + right in labels | {"CPU", "NUMA", "GPU", "Affinity", "ID"}
+    return header + more.lstrip() if is_inside else f"{header} {more}"
+
+
+def _read_header(header: str, line: int) -> tuple[list[str], list[str]]:
+    header = re.sub(r"(GPU\d+)(?=GPU)", r"\1 ", header)
+    title = _TITLES.search(header)
+    devices = (header[: title.start()] if title else header).split()
+    titles = [" ".join(found.split()).lower() for found in _TITLES.findall(header)]
+    gpus = [device for device in devices if re.fullmatch(r"GPU\d+", device)]
+    if not gpus or gpus != [f"GPU{number}" for number in range(len(gpus))]:
+        raise Unreadable(
+            f"the header names the GPUs {', '.join(gpus) or '(none)'}: expected GPU0, GPU1… in order", line
+        )
+    if len(gpus) > MAX_GPUS:
+        raise Unreadable(f"{len(gpus)} GPUs in one machine: at most {MAX_GPUS} are believed", line)
+    if len(set(devices)) < len(devices):
+        raise Unreadable("the header names a device twice", line)
+    return devices, titles
+
+
+def _row_label(text: str, matrix: _Matrix) -> str | None:
+    """Return which device's row a line starts; None if it starts none."""
+    tokens = text.split()
+    if len(tokens) >= 2 and tokens[0] in matrix.devices and _ANY_LINK.fullmatch(tokens[1]):
+        return tokens[0]
+    return None
+
+
+def _join(row: str, more: str) -> str:
+    """Join a wrapped row; where the break is inside a word, close it."""
+    left, right = row.split()[-1:] or [""], more.split()[:1] or [""]
+    is_inside = not _ANY_LINK.fullmatch(right[0]) and _LINK.fullmatch(left[0] + right[0]) is not None
+    return row.rstrip() + more.lstrip() if is_inside else row + "\t" + more
+
+
+def _split_rows(matrix: _Matrix, pasted: Pasted) -> None:
+    """Cut each row into its links and its tail; refuse links of another kind of matrix."""
+    width = len(matrix.devices)
+    numbers = {line.text.split()[0]: line.number for line in reversed(pasted.lines) if line.text.split()}
+    for label, row in matrix.tails.items():
+        pieces = re.findall(r"\S+", row)
+        links: list[str] = []
+        for piece in pieces[:width]:
+            if not _LINK.fullmatch(piece):
+                break
+            links.append(piece)
+        strange = pieces[len(links)] if len(links) < min(width, len(pieces)) else None
+        if strange and re.fullmatch(r"OK|NS|GNS|CNS|TNS|DR", strange):
+            raise Unreadable(
+                f"{label} has {strange!r}: this is nvidia-smi topo -p2p; make the matrix with topo -m", numbers[label]
+            )
+        if strange and len(links) == 0:
+            raise Unreadable(f"{label} has {strange!r}, which is no link", numbers[label])
+        own = matrix.devices.index(label)
+        if (own < len(links) and links[own] != "X") or "X" in links[:own] or "X" in links[own + 1 :]:
+            raise Unreadable(f"the row of {label} does not fit the header: its X is in another column", numbers[label])
+        if len(links) < width:
+            matrix.warnings.append(f"the row of {label} has {len(links)} of {width} links: it is cut")
+        matrix.rows[label] = links
+        skipped = re.match(rf"(?:\s*\S+){{{len(links)}}}[ ]*\t?", row) if len(links) == width else None
+        matrix.tails[label] = row[skipped.end() :] if skipped else ""
+
+
+def _links(matrix: _Matrix) -> tuple[list[tuple[int, int, str]], bool]:
+    gpus = matrix.gpus
+    links, missing_rows = [], [gpu for gpu in gpus if gpu not in matrix.rows]
+    for a, first in enumerate(gpus):
+        for b in range(a + 1, len(gpus)):
+            name = matrix.link(first, gpus[b])
+            if name:
+                links.append((a, b, name))
+    is_complete = len(links) == len(gpus) * (len(gpus) - 1) // 2
+    if missing_rows:
+        matrix.warnings.append(f"no row for {', '.join(missing_rows)}")
+    if not is_complete:
+        matrix.warnings.append("some pairs of GPUs are unknown: no islands and no ring are given")
+    return links, is_complete
+
+
+def _tail_fields(matrix: _Matrix, gpu: str) -> list[str] | None:
+    """Return one field per title; None if spaces leave it open which is which."""
+    tail = matrix.tails.get(gpu, "")
+    if not tail.strip():
+        return None
+    if "\t" in tail.rstrip():
+        fields = [piece.strip() for piece in tail.split("\t")]
+        if len(fields) == len(matrix.titles) + 1 and "" in fields:  # newer drivers put an empty column in between
+            fields.remove("")
+        if len(fields) == len(matrix.titles):
+            return fields
+    fields = tail.split()
+    return fields if len(fields) == len(matrix.titles) else None
+
+
+def _numa(matrix: _Matrix) -> dict[str, int | None] | None:
+    if not any("numa affinity" in title or "numa node" in title for title in matrix.titles):
+        groups: dict[str, list[str]] = {}
+        for gpu in matrix.gpus:
+            groups.setdefault(matrix.tails.get(gpu, "").strip(), []).append(gpu)
+        if "" not in groups and "cpu affinity" in matrix.titles:
+            sets = "; ".join(f"{', '.join(names)} at CPUs {cpus}" for cpus, names in groups.items())
+            matrix.warnings.append(f"no NUMA column; by CPU affinity there are {len(groups)} groups: {sets}")
+        return None
+    place = next(i for i, title in enumerate(matrix.titles) if "numa affinity" in title or "numa node" in title)
+    numa: dict[str, int | None] = {}
+    for number, gpu in enumerate(matrix.gpus):
+        fields = _tail_fields(matrix, gpu)
+        value = fields[place] if fields and place < len(fields) else ""
+        numa[str(number)] = int(value) if re.fullmatch(r"\d{1,4}", value) else None
+        if value and numa[str(number)] is None:
+            matrix.warnings.append(f"NUMA affinity of {gpu} is {value}: no single node")
+    return numa if any(node is not None for node in numa.values()) else None
+
+
+def _nearest_nics(matrix: _Matrix) -> dict[str, list[str]] | None:
+    nics = [device for device in matrix.devices if device not in matrix.gpus]
+    if not nics:
+        return None
+    nearest: dict[str, list[str]] = {}
+    for number, gpu in enumerate(matrix.gpus):
+        links = {nic: name for nic in nics if (name := matrix.link(gpu, nic))}
+        if len(links) == len(nics):
+            best = max(map(link_speed, links.values()))
+            nearest[str(number)] = [matrix.nic_names.get(nic, nic) for nic in nics if link_speed(links[nic]) == best]
+    return nearest or None
