@@ -137,7 +137,7 @@ def cheapest_offer(sub: Submission, rng: np.random.Generator) -> None:
         found = sub.cheapest_offer(example, 50_000, deadline_s)
         if found != expected:
             text = repr(found)[:40]
-            raise Wrong(f"With the example's offers and {deadline_s:.0f} s, expected {expected!r}, found {text}. {where}")
+            raise Wrong(f"With the example and {deadline_s:.0f} s: expected {expected!r}, found {text}. {where}")
     for shortcut, question in _SHORTCUTS.items():
         offers, steps, deadline_s, expected = _draw_offers(rng, shortcut)
         found = sub.cheapest_offer(offers, steps, deadline_s)
@@ -227,7 +227,7 @@ def _judge_model(kind: str, report: dict[str, Any], expected: dict[str, Any], ke
                 f"and where does it keep that number? {where}"
             )
     if left:
-        raise Wrong(f"{kind}: {left} bias(es) that BatchNorm cancels are still there. Is every layer looked at? {where}")
+        raise Wrong(f"{kind}: {left} idle bias(es) are still there. Is every layer looked at? {where}")
     if report.get("is_trainable") is not True:
         raise Wrong(f"{kind}: a parameter can no longer be trained. Was `requires_grad` switched off?")
 
