@@ -50,7 +50,7 @@ def check(
 
     Exit code: 0 all points, 1 some are missing, 2 could not be graded, 3 undecided.
     """
-    from .grading.score import check_lab
+    from .grading.command import check_lab
 
     raise typer.Exit(check_lab(lab, notebook, solution, as_json))
 
@@ -64,7 +64,7 @@ def lesson(
     budget: Annotated[str, typer.Option(help="smoke, quick or full.")] = "quick",
 ) -> None:
     """Run a lesson's notebook headless and store its outputs."""
-    from .grading.notebooks import lesson_command
+    from .grading.authoring import lesson_command
 
     raise typer.Exit(lesson_command(lab, budget, check_only))
 
@@ -74,7 +74,7 @@ def build(
     check_only: Annotated[bool, typer.Option("--check", help="Only tell whether labs/ is up to date.")] = False,
 ) -> None:
     """Make labs/ from solutions/."""
-    from .grading.notebooks import build_command
+    from .grading.authoring import build_command
 
     raise typer.Exit(build_command(check_only))
 
