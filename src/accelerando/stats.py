@@ -19,7 +19,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special, stats
+from scipy import special, stats
+
+from accelerando.looks import look_levels, plan_looks
 
 ERROR_RATE = 0.005
 """How often identical code may be called faster, and a threshold that is reached be called missed."""
@@ -29,7 +31,6 @@ SYSTEMATIC = 0.01
 """Two processes running the same code differ by up to about this much for as long as they live: where
 their pages and stacks happen to lie is drawn once, and no number of pairs averages it out."""
 
-_FIRST_LOOK, _RANK_LOOK, _LOOK_GROWTH = 4, 12, 1.25
 _PRIOR_SD, _PRIOR_DF = 0.1, 4  # of a pair's log ratio
 _RUN_SD, _RUN_DF = 0.003, 4  # accuracy between seeds, likewise
 _EXACT_PAIRS = 60
@@ -93,10 +94,10 @@ def decide_speedup(
     looks = plan_looks(max(planned_pairs, values.size) if is_last else planned_pairs)
     taken = [look for look in looks if look <= values.size]
     if is_last and values.size > (taken[-1] if taken else 1):
-        levels = _look_levels((*taken, values.size), values.size, error_rate)
+        levels = look_levels((*taken, values.size), values.size, error_rate)
         taken.append(values.size)
     else:
-        levels = _look_levels(looks, looks[-1], error_rate)
+        levels = look_levels(looks, looks[-1], error_rate)
     confidence = 1 - 2 * error_rate
     if not taken:
         ratio = float(np.exp(np.median(values))) if values.size else math.nan
@@ -114,52 +115,6 @@ def decide_speedup(
     elif interval[1] < worthwhile:
         verdict, reason = "not faster", f"the interval ends at {interval[1]:.3g}, below {worthwhile:g}"
     return SpeedDecision(verdict, _exp(center), interval, confidence, taken[-1], reason)
-
-
-def plan_looks(planned_pairs: int) -> tuple[int, ...]:
-    """Return after how many pairs to look: each time a quarter more, the last time at ``planned_pairs``."""
-    look = float(min(_RANK_LOOK, max(_FIRST_LOOK, planned_pairs // 4)))
-    looks: list[int] = []
-    while look < planned_pairs:
-        looks.append(int(look))
-        look = max(look + 1, look * _LOOK_GROWTH)
-    return (*looks, max(planned_pairs, 2))
-
-
-@lru_cache(maxsize=256)
-def _look_levels(looks: tuple[int, ...], planned_pairs: int, error_rate: float) -> tuple[float, ...]:
-    """One-sided error level of the interval at each look, so that all looks together err at ``error_rate``.
-
-    The partial sums of the pairs are followed as a Brownian motion: its density below the boundary is carried
-    from look to look on a grid, and each boundary is set so that the share of paths crossing it there is what the
-    spending function allows.
-
-    Source:
-        Armitage, McPherson and Rowe (1969); Lan and DeMets (1983); Jennison and Turnbull (2000), chapters 9 and 19.
-    """
-    start = min(_FIRST_LOOK, looks[0]) / 2
-    spent = [error_rate * math.log(n / start) / math.log(planned_pairs / start) for n in looks]
-    levels: list[float] = []
-    sums, density = np.zeros(1), np.ones(1)  # a point mass before the first pair
-    before, spent_before = 0, 0.0
-    for n, total in zip(looks, spent, strict=True):
-        step = math.sqrt(n - before)
-        boundary = _boundary(sums, density, step, math.sqrt(n), total - spent_before)
-        levels.append(float(special.ndtr(-boundary)))
-        grid = np.linspace(-8 * math.sqrt(n), boundary * math.sqrt(n), 321)
-        kernel = np.exp(-0.5 * ((grid[:, None] - sums[None, :]) / step) ** 2) / (step * math.sqrt(2 * math.pi))
-        weights = np.full(grid.size, grid[1] - grid[0])
-        weights[[0, -1]] /= 2
-        sums, density = grid, (kernel @ density) * weights
-        before, spent_before = n, total
-    return tuple(levels)
-
-
-def _boundary(sums: NDArray, density: NDArray, step: float, scale: float, share: float) -> float:
-    def excess(z: float) -> float:
-        return float(density @ special.ndtr((sums - z * scale) / step)) - share
-
-    return float(optimize.brentq(excess, 0.0, 8.0)) if excess(8.0) < 0 else 8.0
 
 
 def _location_interval(values: NDArray, level: float) -> tuple[float, float, float]:

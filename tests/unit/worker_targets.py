@@ -1,5 +1,6 @@
 """Functions that the workers of test_workers and test_measure run: honest ones and awkward ones."""
 
+# ruff: noqa: T201 - printing is what they are for
 import os
 import signal
 import subprocess
