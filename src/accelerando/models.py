@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from accelerando import counts
+
 IMAGE_PIXELS = 28
 
 
@@ -268,8 +270,6 @@ def flops_per_image(sizes: Sizes | Mapping[str, Any], *, is_training: bool = Tru
         sizes: The network.
         is_training: Forward and backward; False for forward only.
     """
-    from accelerando import counts
-
     if isinstance(sizes, Mapping):
         sizes = sizes_from_dict(sizes)
     batch = 2

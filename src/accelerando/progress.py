@@ -58,6 +58,8 @@ def bar(total: float, label: str, *, unit: str = "images", is_shown: bool = True
         task = progress.add_task(label, total=total, note="")
 
         def advance(amount: float, note: str = "") -> None:
-            progress.update(task, advance=amount, **({"note": note} if note else {}))
+            progress.advance(task, amount)
+            if note:
+                progress.update(task, note=note)
 
         yield advance

@@ -6,6 +6,7 @@ on which images, and ``phases`` lets a lesson time each part of a step without a
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from accelerando import counts, datasets, models, progress, seeds
 from accelerando.batches import Batch, Batches, Sampler, memory_format
 from accelerando.recipes import Recipe, learning_rate_at
 
-__all__ = ["PHASES", "FitResult", "PhaseTimer", "Recipe", "StepReport", "evaluate", "fit", "learning_rate_at"]
+__all__ = ["PHASES", "FitResult", "PhaseTimer", "Recipe", "StepReport", "evaluate", "fit", "learning_rate_at", "stepper"]
 
 Clock = Callable[[], float]
 Phases = Callable[[str], AbstractContextManager[None]]
@@ -201,6 +202,41 @@ def fit(
         )
 
 
+def stepper(
+    recipe: Recipe,
+    data: datasets.Dataset,
+    *,
+    model: models.Sizes | Mapping[str, Any] | nn.Module | None = None,
+    phases: Phases | None = None,
+) -> Callable[[], float]:
+    """Make a function that trains one optimizer step per call, for ever: what `measure.compare` sets against another.
+
+    The recipe's learning rate is used without its schedule, since there is no last step. Random generators and torch's
+    thread count are as before after each call.
+
+    Args:
+        recipe: How to train.
+        data: What to train on; gone through again and again.
+        model: As for `fit`.
+        phases: As for `fit`.
+
+    Returns:
+        The function; it returns the mean loss of its step.
+    """
+    data = data.limited(recipe.train_images, recipe.test_images)
+    with seeds.preserved(), _threads(recipe.threads):
+        seeds.seed(recipe.seed)
+        run = _Run(recipe, data, _module(model, data), None, phases or _no_phases, time.perf_counter)
+        run.warm_up()
+    batches = itertools.chain.from_iterable(run.batches.epoch(epoch) for epoch in itertools.count())
+
+    def step() -> float:
+        with _threads(recipe.threads):
+            return float(run._step(run._next_group(batches), recipe.learning_rate))
+
+    return step
+
+
 def evaluate(
     module: nn.Module, images: datasets.ImageSet, *, batch_size: int = 500, layout: str = "contiguous"
 ) -> npt.NDArray[np.int64]:
@@ -250,7 +286,8 @@ class _Run:
         self.scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
         self.loss_of = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
         per_epoch = -(-self.batches.per_epoch() // recipe.accumulate_batches)
-        self.total_steps = min(per_epoch * recipe.epochs, recipe.max_steps or math.inf)  # type: ignore[type-var]
+        whole_steps = per_epoch * recipe.epochs
+        self.total_steps = whole_steps if recipe.max_steps is None else min(whole_steps, recipe.max_steps)
         self.steps = self.images = 0
         self.epoch_seconds: list[float] = []
         self.losses: list[torch.Tensor] = []
@@ -260,7 +297,7 @@ class _Run:
         return sum(self.epoch_seconds)
 
     def loss_curve(self) -> npt.NDArray[np.float32]:
-        curve: npt.NDArray[np.float32] = torch.stack(self.losses).float().numpy()
+        curve: npt.NDArray[np.float32] = torch.stack(self.losses).float().cpu().numpy()
         return curve
 
     def diverged_at_step(self) -> int | None:

@@ -136,8 +136,9 @@ def main(source: Path) -> None:
     labels = {"train": full.train_labels[chosen], "test": full.test_labels}
     size = pack(images, labels)
     found = unpack()
-    given = (images["train"], labels["train"], images["test"], labels["test"])
-    assert all(np.array_equal(kept, wanted) for kept, wanted in zip(found, given, strict=True)), "packing lost something"
+    for part, (kept_images, kept_labels) in {"train": found[:2], "test": found[2:]}.items():
+        assert np.array_equal(kept_images, images[part]), part
+        assert np.array_equal(kept_labels, labels[part]), part
     sys.stdout.write(f"{len(chosen):,} training and {len(full.test_labels):,} test images in {size:,} bytes\n")
 
 
