@@ -110,7 +110,7 @@ def fit_serial_fraction(times_s: Mapping[int, float]) -> float:
     if 1 not in times_s or len(times_s) < 2:
         raise ValueError(f"times for {sorted(times_s)} workers: needed are 1 and at least one other number")
     # T(n)/T(1) - 1/n = fraction * (1 - 1/n): a line through the origin.
-    rows = [(1 - 1 / workers, seconds / times_s[1] - 1 / workers) for workers, seconds in times_s.items() if workers > 1]
+    rows = [(1 - 1 / workers, seconds / times_s[1] - 1 / workers) for workers, seconds in times_s.items()]
     fraction = sum(x * y for x, y in rows) / sum(x * x for x, _ in rows)
     return min(1.0, max(0.0, fraction))
 

@@ -23,7 +23,9 @@ from accelerando import counts, datasets, models, progress, seeds
 from accelerando.batches import Batch, Batches, Sampler, memory_format
 from accelerando.recipes import Recipe, learning_rate_at
 
-__all__ = ["PHASES", "FitResult", "PhaseTimer", "Recipe", "StepReport", "evaluate", "fit", "learning_rate_at", "stepper"]
+__all__ = [
+    "PHASES", "FitResult", "PhaseTimer", "Recipe", "StepReport", "evaluate", "fit", "learning_rate_at", "stepper",
+]
 
 Clock = Callable[[], float]
 Phases = Callable[[str], AbstractContextManager[None]]
