@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .submission import Result
 
-_SIGNS = {
+SIGNS = {
     "passed": ("✓", "#1a7f37"),
     "failed": ("✗", "#b42318"),
     "undecided": ("…", "#8a6100"),
@@ -17,13 +17,13 @@ _SIGNS = {
 
 def as_text(result: "Result") -> str:
     """One line: sign, question, points, sentence."""
-    sign, _ = _SIGNS[result.status]
+    sign, _ = SIGNS[result.status]
     return f"{sign} {result.question}  {result.points}/{result.maximum}  {result.message}"
 
 
 def as_html(result: "Result") -> str:
     """The same as a card; readable on light and dark themes, and without colour."""
-    sign, colour = _SIGNS[result.status]
+    sign, colour = SIGNS[result.status]
     message = html.escape(result.message)
     for tick in ("<code>", "</code>") * (message.count("`") // 2):
         message = message.replace("`", tick, 1)

@@ -1,0 +1,190 @@
+"""What a learner's worker can see: the command lines for bubblewrap, and for a plain child where there is none."""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+Choice = Literal["auto", "plain"]
+PACKAGE = Path(__file__).resolve().parents[1]
+HIDDEN = ("checks", "grading", "quizzes", "data")  # parts of the package that no worker sees
+SEEN_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "nsswitch.conf", "hosts")
+_COURSE = "/course"  # where the package stands inside the sandbox
+_SCRATCH = "/scratch"
+_USER_ID = "1000"
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to start a worker."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    scratch: Path | None  # a folder on disk that must be gone afterwards; None when it lives in memory
+
+
+def describe(choice: Choice = "auto") -> str:
+    """``isolated by bubblewrap``, or ``not isolated: …`` with the reason."""
+    reason = _why_no_bubblewrap() if choice == "auto" else "a plain process was asked for"
+    return f"not isolated: {reason}" if reason else "isolated by bubblewrap"
+
+
+def start(
+    choice: Choice,
+    *,
+    masked: Sequence[str],
+    pipes: tuple[int, int],
+    lifeline: int,
+    scratch: Path,
+    file_bytes: int,
+    processes: int,
+    environment: dict[str, str],
+) -> Start:
+    """Say how to start a worker.
+
+    Args:
+        choice: ``auto`` takes bubblewrap where it works.
+        masked: Modules of the package that the learner's code must not reach.
+        pipes: Descriptors that the worker reads requests from and writes replies to.
+        lifeline: Descriptor whose end tells the warden of a plain worker that the grader is gone.
+        scratch: Folder for a plain worker; the warden makes and removes it.
+        file_bytes: Largest file, and size of the scratch inside bubblewrap.
+        processes: Most processes and threads.
+        environment: Further variables.
+    """
+    is_jailed = choice == "auto" and not _why_no_bubblewrap()
+    hidden = (*(f"{PACKAGE.name}.{part}" for part in HIDDEN[:2]), *masked)
+    options = {
+        "pipes": pipes,
+        "masked": hidden,
+        "file_bytes": file_bytes,
+        "processes": processes + _tasks_of_this_user(),
+        "package_parent": _COURSE if is_jailed else str(PACKAGE.parent),
+    }
+    home = _SCRATCH if is_jailed else str(scratch)
+    variables = {
+        "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": home,
+        "TMPDIR": home,
+        "USER": "learner",
+        "LOGNAME": "learner",
+        "LANG": "C.UTF-8",
+        "MPLBACKEND": "Agg",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **environment,
+    }
+    python = (sys.executable, "-P", "-s")
+    here = Path(__file__).parent
+    worker = ((f"{_COURSE}/worker.py" if is_jailed else str(here / "worker.py")), json.dumps(options))
+    if is_jailed:
+        cage = _bubblewrap(masked, file_bytes)
+        return Start((*cage, "--", *python, *worker), variables, None)
+    numbers = ",".join(map(str, pipes))
+    warden = (*python, str(here / "warden.py"), str(lifeline), str(scratch), numbers)
+    return Start((*warden, *python, *worker), variables, scratch)
+
+
+def visible(folder: Path, hidden: Sequence[str], module: str = PACKAGE.name) -> Iterator[Path]:
+    """The files and folders of the package that together are all of it except the ``hidden`` modules."""
+    for entry in sorted(folder.iterdir()):
+        name = f"{module}.{entry.stem if entry.is_file() else entry.name}"
+        if entry.name == "__pycache__" or name in hidden:
+            continue
+        if entry.is_dir() and any(other.startswith(f"{name}.") for other in hidden):
+            yield from visible(entry, hidden, name)
+        else:
+            yield entry
+
+
+def _bubblewrap(masked: Sequence[str], scratch_bytes: int) -> list[str]:
+    command = [
+        *_basic_jail(), "--new-session", "--die-with-parent", "--hostname", "lab",
+        "--size", str(scratch_bytes), "--tmpfs", "/dev/shm", "--size", str(scratch_bytes), "--tmpfs", _SCRATCH,
+        "--symlink", _SCRATCH, "/tmp", "--dir", "/var", "--symlink", _SCRATCH, "/var/tmp", "--chdir", _SCRATCH,
+        "--ro-bind-try", "/sys/devices/system", "/sys/devices/system",
+    ]  # fmt: skip
+    for name in SEEN_ETC:
+        command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for folder in _python_folders():
+        command += ["--ro-bind", folder, folder]
+        if PACKAGE.is_relative_to(folder):
+            command += ["--tmpfs", str(PACKAGE)]
+    for data in glob.glob("/usr/share/datasets"):
+        command += ["--tmpfs", data, "--remount-ro", data]
+    hidden = [f"{PACKAGE.name}.{part}" for part in HIDDEN] + list(masked)
+    for entry in visible(PACKAGE, hidden):
+        command += ["--ro-bind", str(entry), f"{_COURSE}/{PACKAGE.name}/{entry.relative_to(PACKAGE)}"]
+    command += ["--ro-bind", str(PACKAGE / "grading" / "worker.py"), f"{_COURSE}/worker.py"]
+    return [
+        *command,
+        "--remount-ro",
+        "/dev",
+        "--remount-ro",
+        "/",
+    ]  # only the scratch can be written, and that has a size
+
+
+def _basic_jail() -> list[str]:
+    command = [
+        shutil.which("bwrap") or "bwrap",
+        "--unshare-all",
+        "--unshare-user",
+        "--uid",
+        _USER_ID,
+        "--gid",
+        _USER_ID,
+    ]
+    command += ["--ro-bind", "/usr", "/usr"]
+    for folder in ("/bin", "/sbin", *glob.glob("/lib*")):
+        if os.path.islink(folder):
+            command += ["--symlink", os.readlink(folder), folder]
+        elif os.path.isdir(folder):
+            command += ["--ro-bind", folder, folder]
+    return [*command, "--proc", "/proc", "--dev", "/dev"]
+
+
+def _python_folders() -> list[str]:
+    """This environment, and the interpreter that it was made from, where they are not in ``/usr``."""
+    executable = Path(sys.executable).resolve()
+    candidates = [sys.prefix, sys.base_prefix, str(executable.parents[1])]
+    return [folder for folder in dict.fromkeys(candidates) if not Path(folder).is_relative_to("/usr")]
+
+
+@cache
+def _why_no_bubblewrap() -> str:
+    """Empty when it works here; else the reason, as a person reads it."""
+    if sys.platform != "linux":
+        return "bubblewrap exists on Linux only"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed (on Debian and Ubuntu: `apt install bubblewrap`)"
+    try:
+        run = subprocess.run(
+            [*_basic_jail(), "--size", "4096", "--tmpfs", "/scratch", "true"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap does not start here ({error})"
+    if run.returncode:
+        return f"bubblewrap does not work here ({(run.stderr.strip().splitlines() or ['no reason given'])[0]})"
+    return ""
+
+
+def _tasks_of_this_user() -> int:
+    """Processes and threads: older kernels count all of a user's together, inside a jail too, and so must a limit."""
+    import psutil
+
+    own, total = os.getuid(), 0
+    for process in psutil.process_iter(["uids", "num_threads"]):
+        uids = process.info["uids"]
+        if uids and uids.real == own:
+            total += process.info["num_threads"] or 1
+    return total

@@ -1,0 +1,352 @@
+"""Whatever learner code does, the grader goes on, knows why, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from tiny_lab import DOUBLE, TINY, cells, tiny  # noqa: F401
+
+from accelerando import catalog
+from accelerando.grading import isolation
+from accelerando.grading.labs import LabCell
+from accelerando.grading.sandbox import Limits, Sandbox, clean
+from accelerando.submission import NotAnswered, Ungradable, Wrong
+
+CHOICES = ["plain"] if isolation.describe() != "isolated by bubblewrap" else ["auto", "plain"]
+LIMITS = Limits(cell_s=1.5, total_s=60, memory_bytes=300 * 2**20, processes=40, file_bytes=2**24)
+QUESTION = TINY.questions[0]
+
+pytestmark = pytest.mark.usefixtures("tiny")
+
+
+@pytest.fixture(params=CHOICES)
+def choice(request: pytest.FixtureRequest) -> isolation.Choice:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    before = scratches()
+    yield
+    assert children() == []
+    assert scratches() <= before
+
+
+def children() -> list[str]:
+    """What still runs below this process; dead ones that wait to be collected do not."""
+    found = psutil.Process().children(recursive=True)
+    return [" ".join(p.cmdline()) for p in found if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def scratches() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("accelerando-*")) - {
+        Path(tempfile.gettempdir()) / "accelerando-speed.lock"
+    }
+
+
+def sandbox(choice: isolation.Choice, *made: LabCell, limits: Limits = LIMITS) -> Sandbox:
+    return Sandbox(made or cells(), masked=TINY.masked, limits=limits, choice=choice)
+
+
+def test_functions_values_and_arrays_cross_the_pipe(choice: isolation.Choice) -> None:
+    plain = ["import numpy as np\nnumbers = np.arange(6, dtype=np.float32).reshape(2, 3)", "def same(x):\n    return x"]
+    with sandbox(choice, *cells(plain=plain)) as box:
+        box.begin(QUESTION)
+        assert box.submission.double(21) == 42
+        found = box.submission.value("numbers")
+        assert found.dtype == np.float32
+        assert np.array_equal(found, np.arange(6).reshape(2, 3))
+        sent = np.random.default_rng(0).standard_normal((50, 70))
+        assert np.array_equal(box.submission.same(sent), sent)
+        assert np.isnan(box.submission.same(float("nan")))
+    assert box.failures == ()
+
+
+def test_cells_run_in_order_after_the_set_up_and_test_cells_do_not(choice: isolation.Choice) -> None:
+    late_setup = [LabCell("plain", None, "1", "x = y + 1", 0), LabCell("setup", None, "setup", "y = 1", 1)]
+    tests = [LabCell("test", "tiny.double", "t", "x = 'a test cell ran'", 2), LabCell("plain", None, "4", "x += 1", 3)]
+    with sandbox(choice, *late_setup, *tests) as box:
+        box.begin(QUESTION)
+        assert box.submission.value("x") == 3
+
+
+def test_a_cell_that_raises_is_named_with_its_line_and_stops_no_other(choice: isolation.Choice) -> None:
+    plain = [
+        "fine = 1\nfine = undefined_name",
+        "def broken(:",
+        "import sys\nsys.exit('enough')",
+        "raise KeyboardInterrupt",
+    ]
+    with sandbox(choice, *cells(plain=plain)) as box:
+        box.begin(QUESTION)
+        assert box.submission.double(4) == 8
+    assert [failure.cell for failure in box.failures] == ["plain 0", "plain 1", "plain 2", "plain 3"]
+    assert "NameError in line 2: name 'undefined_name'" in box.failures[0].message
+    assert "SyntaxError in line 1" in box.failures[1].message
+    assert "SystemExit in line 2" in box.failures[2].message
+
+
+@pytest.mark.parametrize(
+    ("deadly", "says"),
+    [
+        ("import os\nos._exit(7)", "exit code 7"),
+        ("while True:\n    pass", "took longer than 1.5 s"),
+        ("import ctypes\nctypes.string_at(0)", "SIGSEGV"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+        ("import os\nos.closerange(3, 1000)", "pipe"),
+        ("hoard = []\nwhile True:\n    hoard.append(bytearray(2**22))", "of memory (the limit is 0.3 GB)"),
+        ("import os, time\nwhile True:\n    os.fork() or time.sleep(60)", "processes (the limit is 40)"),
+    ],
+    ids=["_exit", "endless loop", "segfault", "kill", "pipes closed", "memory", "forks"],
+)
+def test_a_cell_that_kills_the_worker_is_named_and_skipped(choice: isolation.Choice, deadly: str, says: str) -> None:
+    limits = Limits(cell_s=1.5 if "pass" in deadly else 20, total_s=60, memory_bytes=300 * 2**20, processes=40)
+    with sandbox(choice, *cells(plain=[deadly]), limits=limits) as box:
+        box.begin(QUESTION)
+        assert box.submission.double(4) == 8
+    assert [failure.cell for failure in box.failures] == ["plain 0"]
+    assert says in box.failures[0].message
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("while True: pass", "took longer than 1.5 s. Is there a loop"),
+        ("import os; os._exit(0)", "exit code 0"),
+        ("exit()", "called `exit`"),
+        ("return object()", "object, which cannot be sent"),
+        ("return 1 / 0", "ZeroDivisionError in line 2 of `double`"),
+        ("return bytearray(2**31)", "bytearray, which cannot be sent"),
+    ],
+    ids=["endless", "_exit", "exit", "object", "raises", "unsendable"],
+)
+def test_a_call_that_goes_wrong_loses_its_question_and_no_other(choice: isolation.Choice, body: str, says: str) -> None:
+    with sandbox(choice, *cells(double=f"def double(x):\n    {body}\n")) as box:
+        box.begin(QUESTION)
+        with pytest.raises(Wrong, match="(?s)" + __import__("re").escape(says)):
+            box.submission.double(4)
+        box.begin(TINY.questions[1])
+        assert box.submission.total([1, 2]) == 3
+
+
+def test_a_blank_is_not_answered(choice: isolation.Choice) -> None:
+    with sandbox(choice, *cells(double="def double(x):\n    raise NotImplementedError()\n")) as box:
+        box.begin(QUESTION)
+        with pytest.raises(NotAnswered):
+            box.submission.double(4)
+
+
+def test_half_a_gigabyte_of_output_blocks_nothing_and_is_cut(choice: isolation.Choice) -> None:
+    loud = (
+        "import sys\nprint('the beginning')\nfor _ in range(500):\n    sys.stdout.write('x' * 10**6)\nprint('the end')"
+    )
+    limits = Limits(cell_s=60, total_s=120, memory_bytes=300 * 2**20)
+    before = psutil.Process().memory_info().rss
+    with sandbox(choice, *cells(plain=[loud]), limits=limits) as box:
+        box.begin(QUESTION)
+        assert box.submission.double(4) == 8
+        assert psutil.Process().memory_info().rss - before < 100 * 2**20
+    assert box.failures == ()
+    assert len(box.output) < limits.output_bytes + 100
+    assert "the beginning" in box.output
+    assert "the end" in box.output
+    assert "bytes left out" in box.output
+
+
+def test_a_forgotten_fork_neither_answers_nor_stays(choice: isolation.Choice) -> None:
+    forks = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\n    time.sleep(300)"
+    returns = "import os\nos.fork()"
+    with sandbox(choice, *cells(plain=[forks, returns])) as box:
+        box.begin(QUESTION)
+        assert [box.submission.double(n) for n in range(5)] == [0, 2, 4, 6, 8]
+
+
+def test_a_large_file_is_refused(choice: isolation.Choice) -> None:
+    with sandbox(choice, *cells(plain=["with open('big', 'wb') as file:\n    file.write(bytes(2**25))"])) as box:
+        box.begin(QUESTION)
+    assert "OSError in line" in box.failures[0].message
+
+
+def test_magics_display_and_shell_lines_do_no_harm(choice: isolation.Choice) -> None:
+    plain = [
+        "%matplotlib inline\n!rm -rf /nowhere\nget_ipython().system('ls')\ndisplay(3)\nx = 1",
+        "%%time\ny = 2",
+        "%time z = 3\nz?",
+    ]
+    with sandbox(choice, *cells(plain=plain)) as box:
+        box.begin(QUESTION)
+        assert [box.submission.value(name) for name in "xyz"] == [1, 2, 3]
+    assert box.failures == ()
+
+
+def test_what_would_answer_a_question_is_out_of_reach(choice: isolation.Choice) -> None:
+    plain = [
+        "import accelerando.costs",
+        "from accelerando.checks import scaling",
+        "from accelerando.grading import score",
+    ]
+    with sandbox(choice, *cells(plain=plain)) as box:
+        box.begin(QUESTION)
+    assert len(box.failures) == 3
+    assert all("out of reach while a lab is graded" in failure.message for failure in box.failures)
+
+
+@pytest.mark.skipif("auto" not in CHOICES, reason="bubblewrap does not work here")
+def test_the_sandbox_shows_neither_the_course_nor_the_disk() -> None:
+    look = """
+import os, accelerando
+from pathlib import Path
+package = Path(accelerando.__file__).parent
+seen = sorted(str(p.relative_to(package)) for p in package.rglob('*') if '__pycache__' not in str(p))
+root = sorted(os.listdir('/'))
+who = [os.getuid(), os.getpid() < 10, os.getcwd(), os.environ['HOME'], os.environ['TMPDIR']]
+home_of_course = [str(p) for p in Path(COURSE).iterdir()] if Path(COURSE).exists() else []
+network = os.listdir('/sys/class/net') if os.path.exists('/sys/class/net') else []
+def writes(path):
+    try:
+        open(path, 'w'); return True
+    except OSError:
+        return False
+writable = [writes(p) for p in ('/usr/x', str(package / 'x'), '/x', '/scratch/x')]
+variables = dict(os.environ)
+"""
+    root = Path(__file__).resolve().parents[2]
+    os.environ["A_SECRET_OF_THE_GRADER"] = "1"
+    try:
+        with sandbox("auto", *cells(plain=[f"COURSE = {str(root)!r}" + look])) as box:
+            box.begin(QUESTION)
+            ask = box.submission.value
+            seen, listed, who = ask("seen"), ask("root"), ask("who")
+            course, writable, variables = ask("home_of_course"), ask("writable"), ask("variables")
+    finally:
+        del os.environ["A_SECRET_OF_THE_GRADER"]
+    assert "submission.py" in seen
+    hidden = ("checks", "grading", "quizzes", "data", "costs.py")
+    assert not [path for path in seen if path.split("/")[0] in hidden]
+    assert "home" not in listed
+    assert who == [1000, True, "/scratch", "/scratch", "/scratch"]
+    assert [Path(path).name for path in course] in ([], [".venv"])
+    assert writable[:2] == [False, False]
+    assert writable[3]
+    assert "A_SECRET_OF_THE_GRADER" not in variables
+
+
+def test_the_protocol_pipes_are_not_inherited_by_programs(choice: isolation.Choice) -> None:
+    listing = "import subprocess, sys\nopen_fds = subprocess.run([sys.executable, '-c', 'import os; print(os.listdir(\"/proc/self/fd\"))'], capture_output=True, text=True, close_fds=False).stdout"
+    with sandbox(choice, *cells(plain=[listing])) as box:
+        box.begin(QUESTION)
+        assert set(eval(box.submission.value("open_fds"))) <= {"0", "1", "2", "3"}
+
+
+def test_a_reply_that_was_not_asked_for_ends_the_worker(choice: isolation.Choice) -> None:
+    forged = """
+import gc, io
+def double(x):
+    from accelerando import wire
+    for thing in gc.get_objects():
+        if isinstance(thing, io.BufferedWriter) and thing.fileno() > 2:
+            wire.write_message(thing, {"value": 2 * x, "nonce": "guessed"})
+    return 0
+"""
+    with sandbox(choice, *cells(double=forged)) as box:
+        box.begin(QUESTION)
+        with pytest.raises(Wrong, match="not asked|cannot be read"):
+            box.submission.double(4)
+
+
+def test_a_set_up_cell_that_fails_is_not_the_learners_fault(choice: isolation.Choice) -> None:
+    with sandbox(choice, *cells(setup="import no_such_module")) as box, pytest.raises(Ungradable, match="set-up cell"):
+        box.begin(QUESTION)
+
+
+def test_the_total_time_ends_a_notebook_of_slow_cells(choice: isolation.Choice) -> None:
+    limits = Limits(cell_s=1.0, total_s=2.5)
+    slow = ["while True:\n    pass"] * 5
+    started_s = time.monotonic()
+    with (
+        sandbox(choice, *cells(plain=slow), limits=limits) as box,
+        pytest.raises(Ungradable, match="used up its 2.5 s"),
+    ):
+        box.begin(QUESTION)
+    assert time.monotonic() - started_s < 30
+
+
+def test_the_learners_text_cannot_steer_the_terminal() -> None:
+    assert clean("\x1b[31mred\x1b[0m\n\x07bell \u202ereversed") == "red bell reversed"
+    assert len(clean("x" * 10**6)) < 700
+
+
+PROGRAM = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from tiny_lab import cells
+from accelerando.grading.sandbox import Limits, Sandbox
+with Sandbox(cells(plain=[{cell!r}]), choice={choice!r}, limits=Limits(cell_s=60)) as box:
+    print("ready", flush=True)
+    box._worker = box._run_cells()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_grader_leaves_no_process_and_no_file(choice: isolation.Choice, number: signal.Signals) -> None:
+    cell = (
+        "import os, time\nopen('trace', 'w').write('x')\nif os.fork() == 0:\n    os.setsid()\nprint(1)\ntime.sleep(50)"
+    )
+    program = PROGRAM.format(tests=str(Path(__file__).parent), cell=cell.replace("50", "51.25"), choice=choice)
+    program = program.replace("def ", "def ")
+    grader = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert grader.stdout is not None
+    assert grader.stdout.readline() == b"ready\n"
+    family = _family_of(grader.pid, at_least=3)
+    grader.send_signal(number)
+    grader.wait(15)
+    grader.stdout.close()
+    ends_s = time.monotonic() + 10
+    while any(_is_alive(process) for process in family) and time.monotonic() < ends_s:
+        time.sleep(0.02)
+    assert not [process for process in family if _is_alive(process)]
+    time.sleep(0.1)  # the warden removes the folder after the last process
+
+
+def _family_of(pid: int, at_least: int) -> list[psutil.Process]:
+    ends_s = time.monotonic() + 20
+    while time.monotonic() < ends_s:
+        found = psutil.Process(pid).children(recursive=True)
+        if (
+            sum(p.status() == psutil.STATUS_SLEEPING and "worker.py" in " ".join(p.cmdline()) for p in found)
+            >= at_least
+        ):
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"only {[p.cmdline() for p in psutil.Process(pid).children(recursive=True)]}")
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def test_visible_leaves_out_exactly_what_is_hidden(tmp_path: Path) -> None:
+    for name in ("a.py", "costs.py", "checks/x.py", "lessons/one.py", "lessons/two.py", "__pycache__/a.pyc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    hidden = ("accelerando.costs", "accelerando.checks", "accelerando.lessons.two")
+    found = {path.relative_to(tmp_path).as_posix() for path in isolation.visible(tmp_path, hidden)}
+    assert found == {"a.py", "lessons/one.py"}
+
+
+def test_every_catalog_lesson_masks_modules_of_the_package_only() -> None:
+    for lesson in catalog.lessons():
+        assert all(module.startswith("accelerando.") for module in lesson.masked)
