@@ -11,8 +11,9 @@ EXACT_UP_TO = 12
 def islands(nodes: int, strength: Mapping[Pair, float]) -> tuple[list[list[int]], bool]:
     """Group nodes so that within a group every node reaches every other directly.
 
-    Nodes that are all linked with each other make one island. Where they are linked only in part (the cube mesh of
-    eight V100), the largest fully linked group is taken out first, of equal ones the one with the strongest links, then the next.
+    Nodes that are all linked with each other make one island. Where only some are (the cube mesh of
+    eight V100), the largest fully linked group is taken out first, of equal ones the
+    one with the strongest links, then the next.
 
     Args:
         nodes: Number of nodes, named 0 to ``nodes - 1``.

@@ -134,6 +134,8 @@ def _read_matrix(pasted: Pasted) -> _Matrix:
                 continue
             current = label
             matrix.tails[label] = line.text.strip()[len(label) :]
+        elif re.match(r"^\s*GPU\d+\s+(?:X|NV\d+|SYS|NODE|PHB|PXB|PIX)\s", line.text):
+            raise Unreadable(f"a row for {line.text.split()[0]}, which the header does not name", line.number)
         elif current is not None and line.text.strip():
             if not re.fullmatch(r"[\sXA-Z0-9,/-]+", line.text):
                 current = None
@@ -156,7 +158,8 @@ def _is_header(text: str) -> bool:
 def _gather_header(lines: tuple[Line, ...], start: int) -> tuple[str, int]:
     """Return the header, wrapped or not, and the index of the line after it."""
     header, place = lines[start].text, start + 1
-    labels = {line.text.split()[0] for line in lines[place:] if line.text.strip()}
+    rows = (_ROW.match(line.text) for line in lines[place:])
+    labels = {row.group(1) for row in rows if row}
     while place < len(lines):
         text = lines[place].text
         if not text.strip() or re.match(r"^\s*GPU\d+\s+(?:X|NV\d|SYS|NODE|PHB|PXB|PIX|SOC|OK|N/A)", text):

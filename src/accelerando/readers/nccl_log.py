@@ -1,0 +1,243 @@
+"""Reader of ``NCCL_DEBUG=INFO`` logs: how ranks are connected, whether it worked, and the first cause if not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from accelerando.readers.nccl_causes import CAUSES, CONSEQUENCES, HANGS, HARMLESS, Meaning
+from accelerando.readers.text import Line, clean, other_kind
+
+_IS_LOG = re.compile(
+    r"\b[NR]CCL (?:INFO|WARN|ERROR|TRACE|ABORT|version|failure|error)|\bnccl(?:\w*Error|InvalidUsage)|ProcessGroupNCCL"
+    r"|\b[NR]CCL\b.*(?:error|version)|(?:^|\s)\S+:\d+ (?:NCCL )?WARN ",
+    re.I,
+)
+_VERSION = re.compile(r"\b[NR]CCL version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)", re.I)
+_NRANKS = re.compile(r"\bn[rR]anks (\d{1,7})\b")
+_SIZE = re.compile(
+    r"(?:\bworld[_ ]?size\b|\bLocal rank size\b|initialization options: size|\bnum(?:ber)?[_ ](?:of[_ ])?ranks)"
+    r"\s*[:=]?\s*(\d{1,7})\b",
+    re.I,
+)
+_VIA = re.compile(
+    r"(?:\[(?:send|receive)\]\s+)?via (direct shared memory|[A-Za-z]+(?:/[A-Za-z][\w-]*(?: Libfabric)?)?)"
+)
+_CHANNEL_LIST = re.compile(r"NCCL INFO Channel (\d{1,3})(?:/(\d{1,3}))?\s*:((?:\s+\d+)+)\s*$")
+_COLL_CHANNELS = re.compile(r"\b(\d{1,3}) coll channels, .*\b\d{1,3} p2p channels")
+_COMPLETE = re.compile(r"rank (\d+) n[rR]anks (\d+).*Init COMPLETE|Init COMPLETE")
+_WARN = re.compile(r"(?:NCCL )?WARN\b:?\s*(.*)")
+_AFTER_CHANNELS = re.compile(
+    r"NCCL INFO (?:Ring|Trees?|Connected all|Using \d+ threads|comm .*Init COMPLETE|P2P Chunksize)|via "
+)
+_TESTS_HEAD = re.compile(r"^#\s+size\s+count\s+type\s+redop")
+_TESTS_ROW = re.compile(r"^\s*\d+\s+\d+\s+(?:float|half|double|u?int|bfloat|fp8|f8)\w*\s")
+
+
+@dataclass
+class _Findings:
+    cause: tuple[str, int] | None = None
+    hang: tuple[str, int] | None = None
+    unknown_warning: tuple[str, int] | None = None
+    consequence: tuple[str, int] | None = None
+    harmless: dict[str, list[int]] = field(default_factory=dict)
+    complete: set[int] = field(default_factory=set)
+    completions: int = 0
+    last_complete_line: int = 0
+    is_connected: bool = False
+    tests_head_line: int | None = None
+    tests_rows: int = 0
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Read an NCCL or RCCL log.
+
+    Args:
+        text: The log, of one rank or of many mixed, with whatever a launcher or an editor put before the lines.
+
+    Returns:
+        The keys of the contract's ``nccl-log`` line. ``line`` is that of the root cause. ``harmless`` names the lines
+        that look alarming and are not.
+
+    Raises:
+        Unreadable: If no line comes from NCCL.
+    """
+    pasted = clean(text)
+    if not _IS_LOG.search(pasted.text):
+        raise other_kind("nccl-log (NCCL_DEBUG output)", pasted.text)
+    lines = [line for line in pasted.lines if line.text.strip()]
+    warnings = list(pasted.warnings)
+    versions = _versions(lines, warnings)
+    nranks = _nranks(lines, warnings)
+    found = _find(lines)
+    verdict, cause, line = _judge(found, nranks, warnings)
+    if verdict == "failed" and found.cause is None and len(versions) > 1:
+        cause, line = "the ranks run different versions of NCCL (version mismatch)", versions[1].number
+    return {
+        "version": versions[0].text if versions else None,
+        "nranks": nranks,
+        "transports": _transports(lines, warnings) or None,
+        "channels": _channels(lines),
+        "verdict": verdict,
+        "root_cause": cause,
+        "line": line,
+        "harmless": [
+            f"{sentence} (line {places[0]}{f' and {len(places) - 1} more' if len(places) > 1 else ''})"
+            for sentence, places in found.harmless.items()
+        ],
+        "warnings": warnings,
+    }
+
+
+def _versions(lines: Iterable[Line], warnings: list[str]) -> list[Line]:
+    """Return each version once, with the line that names it first."""
+    found: dict[str, Line] = {}
+    for line in lines:
+        for match in _VERSION.finditer(line.text):
+            found.setdefault(match.group(1), Line(line.number, match.group(1)))
+    if len(found) > 1:
+        warnings.append(f"several versions in one log: {', '.join(found)}; all ranks must run the same one")
+    return list(found.values())
+
+
+def _nranks(lines: list[Line], warnings: list[str]) -> int | None:
+    """Return the largest communicator's size; without one, the ranks of the channel lists or of the launcher."""
+    sizes = {int(m.group(1)) for line in lines for m in _NRANKS.finditer(line.text)}
+    if sizes:
+        if len(sizes) > 1:
+            warnings.append(f"communicators of {', '.join(map(str, sorted(sizes)))} ranks: the largest is given")
+        return max(sizes)
+    listed = [m.group(3).split() for line in lines if (m := _CHANNEL_LIST.search(line.text))]
+    if listed and all(sorted(map(int, ranks)) == list(range(len(listed[0]))) for ranks in listed):
+        return len(listed[0])
+    said = {int(m.group(1)) for line in lines for m in _SIZE.finditer(line.text)}
+    return said.pop() if len(said) == 1 else None
+
+
+def _transports(lines: list[Line], warnings: list[str]) -> list[str]:
+    found: dict[str, None] = {}
+    chosen = None
+    for line in lines:
+        if "NCCL INFO" not in line.text and " via " not in line.text:
+            continue
+        for match in _VIA.finditer(line.text):
+            name = _transport(match.group(1))
+            if name:
+                found[name] = None
+        if re.search(r"NVLS (?:Head|comm)|Connected NVLS tree", line.text):
+            found["NVLS"] = None
+        if re.search(r"Connected CollNet|COLLNET/", line.text):
+            found["CollNet"] = None
+        network = re.search(r"Using network (\S+)", line.text)
+        chosen = network.group(1) if network else chosen
+    if not found and chosen:
+        warnings.append(f"the network {chosen} was chosen, but no connection over it is shown")
+    return list(found)
+
+
+def _transport(way: str) -> str | None:
+    """Name a transport: what it goes over, not the details (``P2P/IPC/read`` is P2P, ``NET/IB/0/GDRDMA`` is NET/IB)."""
+    if way == "direct shared memory":
+        return "SHM"
+    kind = way.split("/")[0]
+    if kind == "NET":
+        return way if "/" in way else "NET"
+    return {"P2P": "P2P", "SHM": "SHM", "COLLNET": "CollNet", "NVLS": "NVLS"}.get(kind.upper())
+
+
+def _channels(lines: list[Line]) -> int | None:
+    """Return the number of channels (rings); None if the list of them may be cut."""
+    for line in lines:
+        match = _COLL_CHANNELS.search(line.text)
+        if match and int(match.group(1)):
+            return int(match.group(1))
+    last, highest, total = -1, -1, None
+    for place, line in enumerate(lines):
+        match = _CHANNEL_LIST.search(line.text)
+        if match:
+            last, highest = place, max(highest, int(match.group(1)))
+            total = int(match.group(2)) if match.group(2) else total
+    if total is not None:
+        return total
+    is_whole = last >= 0 and any(_AFTER_CHANNELS.search(line.text) for line in lines[last + 1 :])
+    return highest + 1 if is_whole else None
+
+
+def _first(meanings: Iterable[Meaning], text: str) -> str | None:
+    return next((sentence for meaning in meanings if (sentence := meaning.match(text)) is not None), None)
+
+
+def _find(lines: list[Line]) -> _Findings:
+    found = _Findings()
+    for place, line in enumerate(lines):
+        text = line.text
+        complete = _COMPLETE.search(text)
+        if complete:
+            found.completions += 1
+            found.last_complete_line = line.number
+            if complete.group(1):
+                found.complete.add(int(complete.group(1)))
+        if re.search(r"Connected all (?:rings|trees)|Using \d+ threads, Min Comp Cap", text):
+            found.is_connected = True
+        if _TESTS_HEAD.match(text):
+            found.tests_head_line = line.number
+        found.tests_rows += bool(_TESTS_ROW.match(text))
+        warn = _WARN.search(text) if re.search(r"\bWARN\b", text) else None
+        is_info = "NCCL INFO" in text
+        # A terminal may have wrapped a warning: its second half is on the next line.
+        more = lines[place + 1].text if place + 1 < len(lines) and not _IS_LOG.search(lines[place + 1].text) else ""
+        message = f"{warn.group(1)} {more}" if warn else text
+        noise = _first(HARMLESS, message if warn else text)
+        if noise is not None and (warn or is_info or "[W" in text or "Warning" in text):
+            if noise:
+                found.harmless.setdefault(noise, []).append(line.number)
+            continue
+        if is_info and not re.search(r"retrying|Call to|Got async|Cuda failure|fail|error", text, re.I):
+            continue
+        hang = _first(HANGS, text)
+        if hang:
+            found.hang = found.hang or (_with_rank(hang, text), line.number)
+            continue
+        cause = _first(CAUSES, message)
+        if cause:
+            found.cause = found.cause or (cause, line.number)
+        elif warn and not _first(CONSEQUENCES, message):
+            found.unknown_warning = found.unknown_warning or (warn.group(1).strip() or text.strip(), line.number)
+        elif not is_info and (consequence := _first(CONSEQUENCES, message)):
+            found.consequence = found.consequence or (consequence, line.number)
+    return found
+
+
+def _with_rank(sentence: str, text: str) -> str:
+    rank = re.search(r"\[?Rank (\d+)\]?", text, re.I)
+    return f"{sentence} (reported by rank {rank.group(1)})" if rank else sentence
+
+
+def _judge(found: _Findings, nranks: int | None, warnings: list[str]) -> tuple[str, str | None, int | None]:
+    """Weigh the findings: a real cause first, then a hang, then warnings nobody explained, then consequences."""
+    if found.cause:
+        return "failed", *found.cause
+    if found.hang and not ("again and again" in found.hang[0] and found.last_complete_line > found.hang[1]):
+        return "hang", *found.hang
+    if found.unknown_warning and (found.consequence or not found.completions):
+        return "failed", *found.unknown_warning
+    if found.consequence:
+        return "failed", *found.consequence
+    if found.unknown_warning:
+        warnings.append(f"line {found.unknown_warning[1]} warns: {found.unknown_warning[0][:100]}")
+    if found.tests_head_line is not None and not found.tests_rows:
+        why = "nccl-tests printed the head of its table and not one result: the first collective never ended"
+        return "hang", why, found.tests_head_line
+    if found.completions:
+        if nranks and len(found.complete) < nranks and found.complete:
+            warnings.append(
+                f"{len(found.complete)} of {nranks} ranks are shown to be ready; the others may log elsewhere"
+            )
+        return "ok", None, None
+    if found.is_connected:
+        warnings.append("as far as the log goes: the ranks are connected, but no 'Init COMPLETE' is shown")
+        return "ok", None, None
+    warnings.append("the log ends before the ranks are connected: it was cut, or they still wait for each other")
+    return "unknown", None, None
