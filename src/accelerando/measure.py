@@ -18,13 +18,13 @@ import numpy as np
 
 from accelerando import stats
 from accelerando.noise import MachineState, watch
-from accelerando.timing import Clock, Side, calm, open_side
+from accelerando.timing import Clock, Side, calm, collect_garbage, open_side
 from accelerando.workers import Experiment
 
 MIN_SAMPLE_S = 0.02
 """Shorter samples would be mostly clock, pipe and chance."""
 MAX_PAIRS = 1500
-_COLLECT_EVERY_S = 5.0
+_COLLECT_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,7 @@ def compare(
             if decide.is_decided:
                 break
             if clock() - collected > _COLLECT_EVERY_S:
-                for side in sides:
-                    side.collect()
+                collect_garbage(sides)
                 collected = clock()
         elapsed = clock() - begun
     if not decide.is_decided:

@@ -8,7 +8,7 @@ import gc
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from accelerando.workers import Experiment, Worker
 
@@ -68,13 +68,6 @@ class Side:
         self._per_call_s = 0.8 * self._per_call_s + 0.2 * took / self.repeats
         return took / self.repeats
 
-    def collect(self) -> None:
-        """Collect garbage now, where the subject runs."""
-        if self.worker:
-            self.worker.settle(sampling=True)
-        else:
-            gc.collect()
-
 
 def open_side(
     subject: Callable[[], object] | Experiment,
@@ -107,17 +100,25 @@ def open_side(
 
 
 @contextlib.contextmanager
-def calm(sides: list[Side]) -> Iterator[None]:
+def calm(sides: Sequence[Side]) -> Iterator[None]:
     """Collect garbage once on all sides, and keep it from being collected by itself while sampling."""
     was_enabled = gc.isenabled()
-    for side in sides:
-        side.collect()
+    collect_garbage(sides)
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
             gc.enable()
+
+
+def collect_garbage(sides: Sequence[Side]) -> None:
+    """Collect garbage now, where the subjects run; in this process once for all."""
+    for side in sides:
+        if side.worker:
+            side.worker.settle(sampling=True)
+    if not all(side.worker for side in sides):
+        gc.collect()
 
 
 def _wait_for_gpu() -> None:
