@@ -4,8 +4,8 @@ Nothing here measures anything. A lesson writes a prediction down, measures, and
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
@@ -218,6 +218,39 @@ def predict_price(price_per_hour: float, step_s: float, steps: float = 1000, sta
     _at_least("steps", steps, 0)
     _at_least("startup_s", startup_s, 0)
     return price_per_hour * (startup_s + steps * step_s) / 3600
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine that can be rented. Its numbers are the user's input: no price is a fact of the course.
+
+    Args:
+        name: What it is called.
+        price_per_hour: In any currency.
+        cores: Usable ones.
+        core_speed: Speed of one core, 1.0 for one of this machine.
+    """
+
+    name: str
+    price_per_hour: float
+    cores: int
+    core_speed: float = 1.0
+
+
+def price_rows(step_s: float, serial_fraction: float, offers: Sequence[Offer]) -> list[dict[str, float | str]]:
+    """Predict time and price of a thousand steps on each offer, by Amdahl's law.
+
+    Args:
+        step_s: Seconds of one step on one core of this machine, measured.
+        serial_fraction: Of that step.
+        offers: What can be rented.
+    """
+    rows = []
+    for offer in offers:
+        speedup = predict_speedup(serial_fraction, offer.cores) * offer.core_speed
+        price = predict_price(offer.price_per_hour, step_s / speedup)
+        rows.append({**asdict(offer), "speedup": speedup, "minutes": 1000 * step_s / speedup / 60, "price": price})
+    return rows
 
 
 def _message_s(message_bytes: float, link: Link) -> float:
