@@ -93,6 +93,8 @@ def describe_caches(here: Machine) -> str:
 
 def describe_state(state: MachineState) -> str:
     """How calm the machine is."""
+    if state == machine.UNKNOWN_STATE:
+        return _UNKNOWN
     calm = "calm" if state.is_calm else "disturbed: " + ", ".join(state.disturbances)
     load = "" if state.load_1min is None else f" · load {state.load_1min:.2f}"
     clock = "" if state.frequency_mhz is None else f" · {state.frequency_mhz:,.0f} MHz"

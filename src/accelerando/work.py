@@ -65,10 +65,13 @@ def prepare() -> Prepared:
         copied = []
         for lesson in catalog.lessons():
             for name, source in _course_files(lesson):
-                if not (folder / name).exists():
-                    _copy(source, folder / name)
-                    receipt[name] = _fingerprint(source)
+                own = folder / name
+                if not own.exists():
+                    _copy(source, own)
                     copied.append(name)
+                elif name in receipt or _fingerprint(own) != _fingerprint(source):
+                    continue  # the learner's
+                receipt[name] = _fingerprint(source)
         _write_receipt(folder, receipt)
     except OSError as error:
         raise _explained(folder, error) from error

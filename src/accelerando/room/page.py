@@ -103,7 +103,7 @@ def next_step(rows: tuple[Row, ...]) -> Step | None:
 
 def describe(here: machine.Machine) -> str:
     """The machine in one line; what is unknown is left out."""
-    parts = [here.model, f"{here.usable_cores} usable cores" if here.usable_cores else None, here.simd]
+    parts = [here.model, f"{here.usable_cores} usable core{'s'[: here.usable_cores > 1]}", here.simd]
     if here.memory_bytes:
         parts.append(f"{here.memory_bytes / 2**30:.0f} GiB memory")
     count = len(here.gpus)
