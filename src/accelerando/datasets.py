@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
 PIXELS = 28
 FASHION_CLASSES = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
 )
 MEAN, DEVIATION = 0.2860, 0.3530
 """Of Fashion-MNIST's 60,000 training images, on a scale of 0 to 1."""

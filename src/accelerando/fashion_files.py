@@ -43,14 +43,34 @@ class KnownFile:
 
 
 KNOWN = (
-    KnownFile("train-images-idx3-ubyte", "training images", "images", 60_000,
-              "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
-    KnownFile("train-labels-idx1-ubyte", "training labels", "labels", 60_000,
-              "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
-    KnownFile("t10k-images-idx3-ubyte", "test images", "images", 10_000,
-              "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
-    KnownFile("t10k-labels-idx1-ubyte", "test labels", "labels", 10_000,
-              "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
+    KnownFile(
+        "train-images-idx3-ubyte",
+        "training images",
+        "images",
+        60_000,
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    ),
+    KnownFile(
+        "train-labels-idx1-ubyte",
+        "training labels",
+        "labels",
+        60_000,
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    ),
+    KnownFile(
+        "t10k-images-idx3-ubyte",
+        "test images",
+        "images",
+        10_000,
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    ),
+    KnownFile(
+        "t10k-labels-idx1-ubyte",
+        "test labels",
+        "labels",
+        10_000,
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
 )
 
 
@@ -127,8 +147,11 @@ def read_folder(folder: Path, described: str) -> FashionArrays:
             )
         contents[known.content] = _items(_checked(_unpacked(path, known), path, known), known)
     return FashionArrays(
-        contents["training images"], contents["training labels"].astype(np.int64),
-        contents["test images"], contents["test labels"].astype(np.int64), f"{described} ({folder})",
+        contents["training images"],
+        contents["training labels"].astype(np.int64),
+        contents["test images"],
+        contents["test labels"].astype(np.int64),
+        f"{described} ({folder})",
     )
 
 

@@ -52,8 +52,13 @@ def bar(total: float, label: str, *, unit: str = "images", is_shown: bool = True
             return Text("" if speed is None else f"{speed:,.0f} {unit}/s")
 
     counting = (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else (MofNCompleteColumn(), Speed())
-    columns = (TextColumn("{task.description}"), BarColumn(), *counting, TimeRemainingColumn(),
-               TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *counting,
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(label, total=total, note="")
 

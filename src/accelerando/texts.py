@@ -12,9 +12,28 @@ import torch
 from accelerando import seeds
 
 MODULES = (
-    "argparse", "ast", "calendar", "configparser", "datetime", "difflib", "doctest", "fractions", "inspect",
-    "ipaddress", "mailbox", "optparse", "pathlib", "pickle", "statistics", "subprocess", "tarfile", "textwrap",
-    "threading", "typing", "uuid", "zipfile",
+    "argparse",
+    "ast",
+    "calendar",
+    "configparser",
+    "datetime",
+    "difflib",
+    "doctest",
+    "fractions",
+    "inspect",
+    "ipaddress",
+    "mailbox",
+    "optparse",
+    "pathlib",
+    "pickle",
+    "statistics",
+    "subprocess",
+    "tarfile",
+    "textwrap",
+    "threading",
+    "typing",
+    "uuid",
+    "zipfile",
 )
 VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\ufffd"
 """Line feed, the 95 printable ASCII characters, and one for everything else: 97 characters."""

@@ -24,7 +24,15 @@ from accelerando.batches import Batch, Batches, Sampler, memory_format
 from accelerando.recipes import Recipe, learning_rate_at
 
 __all__ = [
-    "PHASES", "FitResult", "PhaseTimer", "Recipe", "StepReport", "evaluate", "fit", "learning_rate_at", "stepper",
+    "PHASES",
+    "FitResult",
+    "PhaseTimer",
+    "Recipe",
+    "StepReport",
+    "evaluate",
+    "fit",
+    "learning_rate_at",
+    "stepper",
 ]
 
 Clock = Callable[[], float]
@@ -280,9 +288,7 @@ class _Run:
     ) -> None:
         self.recipe, self.phases, self.clock = recipe, phases, clock
         self.plain = plain.to(memory_format=memory_format(recipe)).train()  # type: ignore[call-overload]
-        self.compiled: Callable[..., Any] = (
-            torch.compile(plain, mode=recipe.compile_mode) if recipe.compile else plain
-        )
+        self.compiled: Callable[..., Any] = torch.compile(plain, mode=recipe.compile_mode) if recipe.compile else plain
         self.batches = Batches(data.train, recipe, sampler)
         self.optimizer = make_optimizer(recipe, plain)
         self.scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
@@ -398,7 +404,10 @@ class _Run:
 def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
     """Make the recipe's optimizer over a module's parameters."""
     kinds: dict[str, dict[str, bool]] = {
-        "default": {}, "for_loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True},
+        "default": {},
+        "for_loop": {"foreach": False},
+        "foreach": {"foreach": True},
+        "fused": {"fused": True},
     }
     common = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, **kinds[recipe.optimizer_kind]}
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]

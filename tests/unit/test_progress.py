@@ -47,7 +47,11 @@ def test_bar_is_silent_in_a_pipe(capsys):
 
 
 def test_bar_is_taken_down_when_the_block_fails(terminal):
-    with pytest.raises(KeyboardInterrupt), progress.bar(10, "training") as advance:
-        advance(3)
-        raise KeyboardInterrupt
+    def interrupted():
+        with progress.bar(10, "training") as advance:
+            advance(3)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert terminal.getvalue().endswith("\x1b[?25h")  # the cursor is back

@@ -88,9 +88,7 @@ def test_per_sample_loader_trains_on_the_same_batches_as_the_resident_tensor(dat
 def test_persistent_workers_follow_a_new_order_each_epoch(data):
     recipe = BASE.changed(epochs=2, train_images=100)
     resident = fit(recipe, data, model=TINY)
-    workers = fit(
-        recipe.changed(loader="per_sample", num_workers=1, persistent_workers=True), data, model=TINY
-    )
+    workers = fit(recipe.changed(loader="per_sample", num_workers=1, persistent_workers=True), data, model=TINY)
     np.testing.assert_allclose(workers.losses, resident.losses, rtol=1e-5)
 
 
