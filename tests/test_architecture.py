@@ -20,7 +20,7 @@ DOORS = {
     "matplotlib": {"figures.py"},
     "ipywidgets": {"widgets.py"},
     "psutil": {"machine.py", "workers.py", "grading/"},
-    "subprocess": {"machine.py", "workers.py", "grading/", "ledger.py", "room/", "testing.py"},
+    "subprocess": {"machine.py", "programs.py", "workers.py", "grading/", "ledger.py", "room/", "testing.py"},
     "nbformat": {"grading/"},
     "nbclient": {"grading/"},
     "nbgrader": {"grading/"},
