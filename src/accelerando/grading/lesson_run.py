@@ -25,7 +25,7 @@ from .. import work
 from ..catalog import Lesson
 from .cells import KERNEL, Notebook, source_hash
 from .notebooks import read_notebook, write_notebook
-from .outputs import normalise
+from .outputs import normalise, plain_text
 
 Budget = Literal["smoke", "quick", "full"]
 SCHEMA = 1
@@ -84,8 +84,11 @@ def run_lesson(
     path = notebook_path(lesson, root)
     source, repairs = read_notebook(path)
     started_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="accelerando-lesson-") as scratch:
-        ran, widgets = _execute(source, scratch, budget, progress)
+    with (
+        tempfile.TemporaryDirectory(prefix="accelerando-lesson-") as scratch,
+        tempfile.TemporaryDirectory(prefix="accelerando-") as sockets,
+    ):
+        ran, widgets = _execute(source, scratch, sockets, budget, progress)
         folders = {scratch: "scratch", str(root): ".", sys.prefix: "<environment>", str(Path.home()): "~"}
         remarks = normalise(ran, {os.path.realpath(f): n for f, n in folders.items()} | folders, widgets)
     elapsed_s = time.monotonic() - started_s
@@ -131,7 +134,9 @@ def module_hash(lesson: Lesson, root: Path) -> str:
     return source_hash(module.read_text(encoding="utf-8")) if module.is_file() else ""
 
 
-def _execute(source: Notebook, scratch: str, budget: Budget, progress: Progress) -> tuple[Notebook, dict[str, Any]]:
+def _execute(
+    source: Notebook, scratch: str, sockets: str, budget: Budget, progress: Progress
+) -> tuple[Notebook, dict[str, Any]]:
     """Run all code cells; always leaves without a kernel, also on Ctrl-C."""
     import json
 
@@ -149,7 +154,10 @@ def _execute(source: Notebook, scratch: str, budget: Budget, progress: Progress)
             here[0] = cell_index
             progress(code.index(cell_index), len(code), _first_words(cell.source))
 
-    manager = AsyncKernelManager(kernel_spec_manager=_own_kernel())
+    # Sockets in the file system: no port to collide on, nothing that another user could listen to.
+    manager = AsyncKernelManager(
+        kernel_spec_manager=_own_kernel(), transport="ipc", connection_file=os.path.join(sockets, "kernel.json")
+    )
     client = NotebookClient(
         node,
         km=manager,
@@ -203,7 +211,8 @@ def _own_kernel() -> Any:
 
 def _tell(source: Notebook, index: int, error: str, traceback: str = "") -> str:
     code = "\n".join(f"    {line}" for line in source["cells"][index]["source"].splitlines()[:15])
-    return f"cell {index + 1} failed: {error}\n\n{code}\n" + (f"\n{traceback.strip()}" if traceback else "")
+    trace = plain_text(traceback.rpartition("-" * 18 + "\n")[2]).strip()
+    return f"cell {index + 1} failed: {error}\n\n" + (trace or code)
 
 
 def _first_words(source: str) -> str:

@@ -77,9 +77,14 @@ def _merge_streams(outputs: Iterable[Output]) -> list[Output]:
     return merged
 
 
+def plain_text(text: str) -> str:
+    """The text without a terminal's colours."""
+    return _ANSI.sub("", text)
+
+
 def _play(text: str) -> str:
     lines = []
-    for line in _ANSI.sub("", text).replace("\r\n", "\n").split("\n"):
+    for line in plain_text(text).replace("\r\n", "\n").split("\n"):
         pieces = [piece for piece in line.split("\r") if piece]
         lines.append(pieces[-1].rstrip() if pieces else "")
     return "\n".join(lines)
