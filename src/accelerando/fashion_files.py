@@ -156,7 +156,7 @@ def read_folder(folder: Path, described: str) -> FashionArrays:
 
 
 def _items(content: bytes, known: KnownFile) -> npt.NDArray[np.uint8]:
-    flat = np.frombuffer(content, np.uint8, offset=HEADER_BYTES[known.kind])
+    flat = np.frombuffer(content, np.uint8, offset=HEADER_BYTES[known.kind]).copy()  # torch warns of read-only arrays
     return flat.reshape(known.items, 28, 28) if known.kind == "images" else flat
 
 
@@ -213,16 +213,18 @@ def fetch(folder: Path, time_limit_s: float) -> None:
 def _downloaded(address: str, known: KnownFile, deadline_s: float, time_limit_s: float) -> bytes:
     late = ValueError(f"the download of the {known.content} took over {time_limit_s:g} s and was stopped. {OFFLINE}")
     pieces: list[bytes] = []
+    received = 0
     try:
-        with urllib.request.urlopen(address, timeout=max(0.1, min(20.0, deadline_s - time.monotonic()))) as reply:
+        with urllib.request.urlopen(address, timeout=max(0.1, min(10.0, deadline_s - time.monotonic()))) as reply:
             length = int(reply.headers.get("Content-Length") or 0)
             with progress.bar(length or known.unpacked_bytes, known.content, unit="bytes") as advance:
-                while piece := reply.read(65_536):
+                while piece := reply.read1(65_536):  # read would wait for all of it, past the deadline
                     pieces.append(piece)
+                    received += len(piece)
                     advance(len(piece))
                     if time.monotonic() > deadline_s:
                         raise late
-                    if sum(map(len, pieces[-1:])) and len(pieces) * 65_536 > 2 * known.unpacked_bytes + 65_536 * 4:
+                    if received > 2 * known.unpacked_bytes + 65_536:
                         raise ValueError(f"what came for the {known.content} is far too long. {OFFLINE}")
     except TimeoutError as error:
         raise late from error

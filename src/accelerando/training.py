@@ -164,7 +164,8 @@ def fit(
     Args:
         recipe: How to train.
         data: What to train and judge on.
-        model: Sizes of a network to build, or a module to train in place (wrapped or not); None for the slim CNN.
+        model: Sizes of a network to build, or a module to train in place; None for the slim CNN. A module wrapped for
+            distributed training must have the recipe's layout before it is wrapped.
         sampler: The indices of each epoch, in order; None shuffles everything.
         progress: Show a bar with images/s and time left, where somebody is watching.
         on_step: Called after each optimizer step, inside the timed part.
@@ -420,17 +421,29 @@ def make_optimizer(recipe: Recipe, module: nn.Module) -> torch.optim.Optimizer:
 
 
 def _module(model: models.Sizes | Mapping[str, Any] | nn.Module | None, data: datasets.Dataset) -> nn.Module:
+    """Return the module that was given, or build it from its sizes."""
     if isinstance(model, nn.Module):
         return model
-    sizes = models.SLIM_CNN if model is None else model
+    sizes = _sizes(model)
+    if isinstance(sizes, models.TransformerSizes):
+        raise ValueError("fit trains image models: give MlpSizes, CnnSizes or a module, not TransformerSizes")
+    if sizes.classes < len(data.classes):
+        raise ValueError(
+            f"the model has {sizes.classes} classes, the data {len(data.classes)}: set classes in its sizes"
+        )
     return models.build(sizes)
+
+
+def _sizes(model: models.Sizes | Mapping[str, Any] | None) -> models.Sizes:
+    if model is None:
+        return models.SLIM_CNN
+    return models.sizes_from_dict(model) if isinstance(model, Mapping) else model
 
 
 def _described(model: models.Sizes | Mapping[str, Any] | nn.Module | None) -> dict[str, Any]:
     if isinstance(model, nn.Module):
         return {"kind": "module", "name": type(model).__name__}
-    sizes = models.SLIM_CNN if model is None else model
-    return models.sizes_to_dict(models.sizes_from_dict(sizes) if isinstance(sizes, Mapping) else sizes)
+    return models.sizes_to_dict(_sizes(model))
 
 
 @contextmanager

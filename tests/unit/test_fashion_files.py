@@ -66,6 +66,7 @@ def test_files_are_found_packed_or_not_in_the_folder_or_where_torchvision_puts_t
     assert data.test.labels.tolist() == [*range(10), *range(10)]
     assert str(tmp_path) in data.source
     assert "40 training and 20 test images" in data.source
+    assert data.train.images.flags.writeable  # torch warns on stderr of arrays that are not
 
 
 def test_places_are_tried_in_order(tmp_path, files, monkeypatch):
@@ -201,6 +202,12 @@ def test_download_ends_at_its_time_limit(mirror):
     mirror["train-images-idx3-ubyte.gz"] = 5.0
     with pytest.raises(ValueError, match=r"took over 0\.2 s and was stopped\. Without a network"):
         datasets.fashion_mnist(download=True, time_limit_s=0.2)
+
+
+def test_endless_download_is_cut_off(mirror):
+    mirror["train-labels-idx1-ubyte.gz"] = bytes(10_000_000)
+    with pytest.raises(ValueError, match="far too long"):
+        datasets.fashion_mnist(download=True)
 
 
 def test_no_network_is_one_sentence_with_the_way_out(monkeypatch, files):

@@ -1,5 +1,6 @@
 """The training loop: it learns, it repeats itself, and each recipe field does what its name says."""
 
+import contextlib
 import copy
 import itertools
 
@@ -269,6 +270,50 @@ def test_progress_is_silent_where_nobody_watches(data, capsys):
 def test_model_without_parameters_is_refused(data):
     with pytest.raises(ValueError, match="no parameter to train"):
         fit(BASE, data, model=nn.Flatten())
+
+
+def test_models_that_do_not_fit_the_data_are_refused(data):
+    with pytest.raises(ValueError, match="model has 3 classes, the data 10"):
+        fit(BASE, data, model=models.MlpSizes(classes=3))
+    with pytest.raises(ValueError, match="not TransformerSizes"):
+        fit(BASE, data, model=models.TransformerSizes())
+
+
+class Distributed(nn.Module):
+    """Stands for DistributedDataParallel: wraps a model, and counts the batches that must not be reduced yet."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.waited = 0
+
+    def forward(self, images):
+        return self.module(images)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        self.waited += 1
+        yield
+
+
+def test_wrapped_model_reduces_only_the_last_of_its_accumulated_batches(data):
+    torch.manual_seed(0)
+    wrapped = Distributed(models.build(TINY))
+    result = fit(BASE.changed(accumulate_batches=4, max_steps=2), data, model=wrapped)
+    assert result.steps == 2
+    assert wrapped.waited == 2 * 3
+
+
+def test_sampler_gives_each_rank_its_share_anew_each_epoch(data):
+    asked = []
+
+    def second_half(epoch):
+        asked.append(epoch)
+        return range(250, 500)
+
+    result = fit(BASE.changed(epochs=2), data, model=TINY, sampler=second_half)
+    assert result.images == 500
+    assert asked[-2:] == [0, 1]
 
 
 def test_sizes_may_be_given_as_plain_values(data):
