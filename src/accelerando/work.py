@@ -21,7 +21,7 @@ from .catalog import Lesson
 ENVIRONMENT_NAME = "ACCELERANDO_WORK"
 _RECEIPT = ".copied.json"  # which course version each of the learner's files was copied from
 _RECEIPT_SCHEMA = 1
-_SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
+_SKIPPED = {"__pycache__", ".ipynb_checkpoints", "manifest.json"}  # the grader reads the course's own manifest
 
 
 class WorkError(ValueError):

@@ -10,6 +10,7 @@ from accelerando import catalog, work
 
 LESSON = catalog.find("scaling")
 NOTEBOOK = f"notebooks/{LESSON.folder}.ipynb"
+DATA = f"labs/{LESSON.folder}/data.csv"
 LAB = f"labs/{LESSON.folder}/{LESSON.folder}.ipynb"
 
 
@@ -29,6 +30,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         NOTEBOOK: notebook("1 + 1"),
         LAB: notebook("raise NotImplementedError"),
         f"labs/{LESSON.folder}/manifest.json": "{}",
+        DATA: "a,b",
         f"labs/{LESSON.folder}/.ipynb_checkpoints/old.ipynb": "old",
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -45,9 +47,9 @@ def test_the_variable_moves_the_learners_folder(monkeypatch: pytest.MonkeyPatch,
     assert work.work_folder() == work.checkout() / "work"
 
 
-def test_prepare_copies_notebooks_and_labs_and_no_checkpoints(course: Path) -> None:
+def test_prepare_copies_notebooks_and_labs_but_no_manifest_and_no_checkpoints(course: Path) -> None:
     prepared = work.prepare()
-    assert set(prepared.copied) == {NOTEBOOK, LAB, f"labs/{LESSON.folder}/manifest.json"}
+    assert set(prepared.copied) == {NOTEBOOK, LAB, DATA}
     assert prepared.newer == ()
     for name in prepared.copied:
         assert (course / "work" / name).read_bytes() == (course / name).read_bytes()

@@ -1,0 +1,158 @@
+"""The room as a learner sees it: the landing page, JupyterLab, a failing and a passing check, a slider that moves."""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from rooms import Room
+
+from accelerando import catalog
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE_MS = 45_000
+LESSON = catalog.find("scaling")
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: `apt install chromium`"),
+    pytest.mark.timeout(240),
+]
+
+TRIAL = [
+    "import ipywidgets\nfrom accelerando.submission import check",
+    "def predict_time(t1_s, tn_s, n, m):\n    raise NotImplementedError",
+    'check("scaling.predict_time")',
+    "def predict_time(t1_s, tn_s, n, m):\n"
+    "    serial_s = min(max((n * tn_s - t1_s) / (n - 1), 0.0), t1_s)\n"
+    "    return serial_s + (t1_s - serial_s) / m",
+    'check("scaling.predict_time")',
+    "ipywidgets.interactive(lambda cores: print(f'{cores} cores'), cores=ipywidgets.IntSlider(3, 1, 8))",
+]
+
+
+@pytest.fixture(scope="module")
+def room(opening: Callable[..., Room], tmp_path_factory: pytest.TempPathFactory) -> Room:
+    """A room whose learner has written a notebook of their own beside the lab."""
+    opened = opening(tmp_path_factory.mktemp("work"))
+    assert opened.address
+    cells = [
+        {"cell_type": "code", "id": f"c{i}", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
+        for i, source in enumerate(TRIAL)
+    ]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    path = opened.folder / "labs" / LESSON.folder / "trial.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(notebook))
+    return opened
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The machine's Chromium, with a profile of its own."""
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as home:
+        environment = os.environ | {"HOME": home}
+        started = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=QUIET, env=environment)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A fresh tab; set ACCELERANDO_SHOTS to a folder to keep a picture of how each test ended."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
+    tab = context.new_page()
+    yield tab
+    if folder := os.environ.get("ACCELERANDO_SHOTS"):
+        for number, shown in enumerate(context.pages):
+            shown.screenshot(path=Path(folder) / f"{request.node.name}-{number}.png")
+    context.close()
+
+
+def open_in_lab(room: Room, page: Page, path: str) -> Locator:
+    """Open a notebook in JupyterLab, wait until its kernel can run cells, and return the cells.
+
+    In a workspace of its own: JupyterLab opens again what an earlier test had open.
+    """
+    page.goto(f"{room.base}lab/workspaces/{Path(path).stem}/tree/{path}?token={room.token}")
+    cells = page.locator(".jp-Notebook .jp-Cell")
+    expect(cells.first).to_be_visible()
+    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
+    return cells
+
+
+def run(page: Page, cells: Locator, first: int, last: int) -> None:
+    """Click into a cell and press Shift+Enter until the last one was run."""
+    cells.nth(first).locator(".cm-content").click()
+    for _ in range(first, last + 1):
+        page.keyboard.press("Shift+Enter")
+
+
+def test_the_landing_page_shows_ten_lessons_and_one_next_step(room: Room, page: Page) -> None:
+    page.goto(room.address)
+    expect(page.locator("ol > li")).to_have_count(10)
+    for lesson in catalog.lessons():
+        expect(page.locator(f"#lesson-{lesson.number} h3")).to_have_text(lesson.title)
+    expect(page.locator(".next .button")).to_have_count(1)
+    expect(page.locator("li.is-next")).to_have_count(1)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_landing_page_fits_the_screen(room: Room, page: Page, width: int, scheme: str) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(room.address)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_link_opens_the_lab_in_jupyterlab_and_the_top_bar_leads_back(room: Room, page: Page) -> None:
+    page.goto(room.address)
+    with page.context.expect_page() as opened:
+        page.locator("#lesson-1 .actions a", has_text="Lab").click()
+    lab = opened.value
+    expect(lab.locator(".jp-Notebook h1").first).to_contain_text(re.compile("lab", re.IGNORECASE))
+    expect(lab.locator("#accelerando-course-link a")).to_have_attribute("href", f"{room.base}accelerando")
+
+
+def test_checks_show_their_cards_a_slider_moves_and_the_landing_page_counts(room: Room, page: Page) -> None:
+    landing = page.context.new_page()
+    landing.goto(room.address)
+    practised = landing.locator("#lesson-1 .score b").first
+    expect(practised).to_have_text("0")
+
+    cells = open_in_lab(room, page, f"labs/{LESSON.folder}/trial.ipynb")
+    run(page, cells, 0, 2)
+    card = cells.nth(2).locator(".jp-OutputArea")
+    expect(card).to_contain_text("not answered yet")
+    expect(card).to_contain_text("0 of 3 points")
+    expect(card).not_to_contain_text("Traceback")
+
+    run(page, cells, 3, 5)
+    expect(cells.nth(4).locator(".jp-OutputArea")).to_contain_text("3 of 3 points")
+
+    explorer = cells.nth(5).locator(".jp-OutputArea").first
+    expect(explorer).to_contain_text("3 cores")
+    cells.nth(5).locator(".noUi-handle").focus()
+    page.keyboard.press("ArrowRight")
+    expect(explorer).to_contain_text("4 cores")
+
+    expect(practised).to_have_text("3")  # without a reload
