@@ -43,7 +43,8 @@ def read_lab(path: Path | str, lesson: Lesson, manifest: Manifest | None = None)
     """Read a learner's lab.
 
     Given cells come from the manifest, not from the learner's copy. Of repeated solution cells one counts: the last
-    answered one above its test, as the learner saw it; the others stay as plain cells that run before it.
+    answered one above its test, as the learner saw it; the others stay as plain cells, and those that define the same
+    name run before it.
 
     Args:
         path: The learner's notebook; only read.
@@ -166,7 +167,7 @@ class _Sorter:
         index = ([i for i in candidates if i < test] or candidates)[-1]
         chosen[index] = question.id
         skipped.update(i for i in found if i not in answered and i != index)
-        early[index] = [i for i in answered if i > index]
+        early[index] = [i for i in defining if i > index]
         if len(found) > 1:
             self.warnings.append(
                 f"{_cells(found)}: the answer to {question.id} is there {len(found)} times (copied or split?): cell "
