@@ -14,7 +14,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{8,16}\b")
 _STATIC = ("image/svg+xml", "image/png", "image/jpeg", "text/html", "text/markdown")
-_PATH_END = r"(?=[/\s\"'`<>)\],:;]|$)"
+_PATH_END = r"(?=[/\s\"'`<>)\],:;]|\.(?:\s|$)|$)"
 LIVE_NOTE = "<em>Something to move: run this cell.</em>"
 
 Output = dict[str, Any]
