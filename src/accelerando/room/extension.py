@@ -27,9 +27,13 @@ class LandingPage(JupyterHandler):
     @authenticated
     async def get(self) -> None:
         """Send the page."""
-        here = await asyncio.get_running_loop().run_in_executor(None, _machine)
+        text = await asyncio.to_thread(_render, self.base_url)
         self.set_header("Cache-Control", "no-store")
-        self.finish(page.render(page.gather(here), self.base_url))
+        self.finish(text)
+
+
+def _render(base_url: str) -> str:
+    return page.render(page.gather(_machine()), base_url)
 
 
 @cache
@@ -47,7 +51,8 @@ def hide_plugins(_handler: Any, page_config: dict[str, Any]) -> dict[str, Any]:
 
 async def announce(server: "ServerApp") -> None:
     """Print the address once the landing page really answers there; end the server when it does not."""
-    address = url_path_join(f"http://{server.ip}:{server.port}", server.base_url, _PATH)
+    host = "127.0.0.1" if server.ip in ("0.0.0.0", "::", "*", "") else server.ip
+    address = url_path_join(f"http://{host}:{server.port}", server.base_url, _PATH)
     token = server.identity_provider.token
     full_address = f"{address}?token={token}" if token else address
     try:

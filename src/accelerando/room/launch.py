@@ -6,6 +6,7 @@ its kernels, and a kernel whose server died ends itself.
 
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -18,9 +19,10 @@ from .. import catalog, work
 if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
-_HOST = "127.0.0.1"
+HOST_VARIABLE = "ACCELERANDO_HOST"  # 0.0.0.0 in a container whose port is published
 _FIRST_PORT = 8888
 _PORTS_TRIED = 100
+_SHORTCUT_MARK = "# Written by `course lab`: leads to the course's own launcher."
 _EXTENSION = "accelerando.room.extension"
 # nbgrader's own server parts are for instructors: formgrader, course lists, assignment lists.
 _NOT_FOR_LEARNERS = ("formgrader", "validate_assignment", "assignment_list", "course_list")
@@ -43,6 +45,7 @@ def lab_command(browser: bool, port: int | None) -> int:
     except work.WorkError as error:
         return _fail(str(error))
     _tell_prepared(prepared)
+    write_shortcut(prepared.folder)
     return _serve(prepared.folder, browser, port)
 
 
@@ -66,11 +69,11 @@ def reset_command(lab: str) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of the local host."""
+    """Whether a server could listen on this port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((_HOST, port))
+            probe.bind((_host(), port))
         except OSError:
             return False
     return True
@@ -85,6 +88,26 @@ def _serve(folder: Path, browser: bool, port: int | None) -> int:
     with _stops_on_signals(lambda: server.stop(from_signal=True)):
         server.start()
     return int(server.web_app.settings.get("accelerando_exit_code", 0))
+
+
+def _host() -> str:
+    return os.environ.get(HOST_VARIABLE, "").strip() or "127.0.0.1"
+
+
+def write_shortcut(folder: Path) -> None:
+    """Make ``./course check 1`` work in JupyterLab's terminals, which start in the learner's folder.
+
+    A file of that name that is not ours, or a folder that cannot be written, is left alone.
+    """
+    shortcut = folder / "course"
+    text = f'#!/bin/sh\n{_SHORTCUT_MARK}\nexec {shlex.quote(str(work.checkout() / "course"))} "$@"\n'
+    try:
+        if shortcut.exists() and _SHORTCUT_MARK not in shortcut.read_text(encoding="utf-8", errors="replace"):
+            return
+        work.replace_with_bytes(shortcut, text.encode())
+        shortcut.chmod(0o755)
+    except OSError:
+        return
 
 
 def _set_environment(folder: Path) -> None:
@@ -103,7 +126,7 @@ def _options(folder: Path, browser: bool, port: int | None) -> list[str]:
     extensions = {_EXTENSION: True} | {f"nbgrader.server_extensions.{name}": False for name in _NOT_FOR_LEARNERS}
     return [
         f"--ServerApp.root_dir={folder}",
-        f"--ServerApp.ip={_HOST}",
+        f"--ServerApp.ip={_host()}",
         f"--ServerApp.port={port or _FIRST_PORT}",
         f"--ServerApp.port_retries={0 if port else _PORTS_TRIED}",
         f"--ServerApp.open_browser={browser}",

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,26 @@ def test_a_newer_lesson_is_told_with_the_way_to_get_it(tmp_path: Path, capsys: p
     told = capsys.readouterr().out
     assert "Copied 2 files" in told
     assert "./course reset 1" in told
+
+
+def test_the_shortcut_leads_to_the_launcher_and_keeps_a_file_of_the_learners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = tmp_path / "the course"
+    course.mkdir()
+    (course / "course").write_text('#!/bin/sh\necho "$0" "$@"\n')
+    (course / "course").chmod(0o755)
+    monkeypatch.setattr(work, "checkout", lambda: course)
+    launch.write_shortcut(tmp_path)
+    run = subprocess.run(["./course", "check", "1 2"], cwd=tmp_path, capture_output=True, text=True)
+    assert run.stdout == f"{course}/course check 1 2\n"
+    (tmp_path / "course").write_text("my own notes")
+    launch.write_shortcut(tmp_path)
+    assert (tmp_path / "course").read_text() == "my own notes"
+
+
+def test_the_host_can_be_named_for_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(launch.HOST_VARIABLE, raising=False)
+    assert "--ServerApp.ip=127.0.0.1" in launch._options(tmp_path, False, None)
+    monkeypatch.setenv(launch.HOST_VARIABLE, "0.0.0.0")
+    assert "--ServerApp.ip=0.0.0.0" in launch._options(tmp_path, False, None)
