@@ -1,6 +1,7 @@
 """Whatever learner code does, the grader goes on, knows why, and leaves nothing behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 from tiny_lab import DOUBLE, TINY, cells, tiny  # noqa: F401
@@ -18,7 +18,7 @@ from accelerando import catalog
 from accelerando.grading import isolation
 from accelerando.grading.labs import LabCell
 from accelerando.grading.sandbox import Limits, Sandbox, clean
-from accelerando.submission import NotAnswered, Ungradable, Wrong
+from accelerando.submission import Ungradable, Wrong
 
 CHOICES = ["plain"] if isolation.describe() != "isolated by bubblewrap" else ["auto", "plain"]
 LIMITS = Limits(cell_s=1.5, total_s=60, memory_bytes=300 * 2**20, processes=40, file_bytes=2**24)
@@ -47,101 +47,54 @@ def children() -> list[str]:
 
 
 def scratches() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("accelerando-*")) - {
-        Path(tempfile.gettempdir()) / "accelerando-speed.lock"
-    }
+    return set(Path(tempfile.gettempdir()).glob("accelerando-grading-*"))
 
 
 def sandbox(choice: isolation.Choice, *made: LabCell, limits: Limits = LIMITS) -> Sandbox:
     return Sandbox(made or cells(), masked=TINY.masked, limits=limits, choice=choice)
 
 
-def test_functions_values_and_arrays_cross_the_pipe(choice: isolation.Choice) -> None:
-    plain = ["import numpy as np\nnumbers = np.arange(6, dtype=np.float32).reshape(2, 3)", "def same(x):\n    return x"]
-    with sandbox(choice, *cells(plain=plain)) as box:
-        box.begin(QUESTION)
-        assert box.submission.double(21) == 42
-        found = box.submission.value("numbers")
-        assert found.dtype == np.float32
-        assert np.array_equal(found, np.arange(6).reshape(2, 3))
-        sent = np.random.default_rng(0).standard_normal((50, 70))
-        assert np.array_equal(box.submission.same(sent), sent)
-        assert np.isnan(box.submission.same(float("nan")))
-    assert box.failures == ()
+DEADLY = {
+    "import os\nos._exit(7)": "exit code 7",
+    "while True:\n    pass": "took longer than 2 s",
+    "import ctypes\nctypes.string_at(0)": "SIGSEGV",
+    "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)": "SIGKILL",
+    "import os\nos.closerange(3, 1000)": "closed its pipe to the grader",
+    "hoard = []\nwhile True:\n    hoard.append(bytearray(2**22))": "of memory (the limit is 0.3 GB)",
+    "import os, time\nwhile True:\n    os.fork() or time.sleep(60)": "processes (the limit is 40)",
+}
 
 
-def test_cells_run_in_order_after_the_set_up_and_test_cells_do_not(choice: isolation.Choice) -> None:
-    late_setup = [LabCell("plain", None, "1", "x = y + 1", 0), LabCell("setup", None, "setup", "y = 1", 1)]
-    tests = [LabCell("test", "tiny.double", "t", "x = 'a test cell ran'", 2), LabCell("plain", None, "4", "x += 1", 3)]
-    with sandbox(choice, *late_setup, *tests) as box:
-        box.begin(QUESTION)
-        assert box.submission.value("x") == 3
-
-
-def test_a_cell_that_raises_is_named_with_its_line_and_stops_no_other(choice: isolation.Choice) -> None:
-    plain = [
-        "fine = 1\nfine = undefined_name",
-        "def broken(:",
-        "import sys\nsys.exit('enough')",
-        "raise KeyboardInterrupt",
-    ]
-    with sandbox(choice, *cells(plain=plain)) as box:
+def test_cells_that_kill_the_worker_are_named_and_skipped(choice: isolation.Choice) -> None:
+    limits = Limits(cell_s=2, total_s=120, memory_bytes=300 * 2**20, processes=40)
+    with sandbox(choice, *cells(plain=list(DEADLY)), limits=limits) as box:
         box.begin(QUESTION)
         assert box.submission.double(4) == 8
-    assert [failure.cell for failure in box.failures] == ["plain 0", "plain 1", "plain 2", "plain 3"]
-    assert "NameError in line 2: name 'undefined_name'" in box.failures[0].message
-    assert "SyntaxError in line 1" in box.failures[1].message
-    assert "SystemExit in line 2" in box.failures[2].message
-
-
-@pytest.mark.parametrize(
-    ("deadly", "says"),
-    [
-        ("import os\nos._exit(7)", "exit code 7"),
-        ("while True:\n    pass", "took longer than 1.5 s"),
-        ("import ctypes\nctypes.string_at(0)", "SIGSEGV"),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
-        ("import os\nos.closerange(3, 1000)", "pipe"),
-        ("hoard = []\nwhile True:\n    hoard.append(bytearray(2**22))", "of memory (the limit is 0.3 GB)"),
-        ("import os, time\nwhile True:\n    os.fork() or time.sleep(60)", "processes (the limit is 40)"),
-    ],
-    ids=["_exit", "endless loop", "segfault", "kill", "pipes closed", "memory", "forks"],
-)
-def test_a_cell_that_kills_the_worker_is_named_and_skipped(choice: isolation.Choice, deadly: str, says: str) -> None:
-    limits = Limits(cell_s=1.5 if "pass" in deadly else 20, total_s=60, memory_bytes=300 * 2**20, processes=40)
-    with sandbox(choice, *cells(plain=[deadly]), limits=limits) as box:
-        box.begin(QUESTION)
-        assert box.submission.double(4) == 8
-    assert [failure.cell for failure in box.failures] == ["plain 0"]
-    assert says in box.failures[0].message
+    assert [failure.cell for failure in box.failures] == [f"plain {n}" for n in range(len(DEADLY))]
+    for found, says in zip(box.failures, DEADLY.values(), strict=True):
+        assert says in found.message
 
 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("while True: pass", "took longer than 1.5 s. Is there a loop"),
-        ("import os; os._exit(0)", "exit code 0"),
-        ("exit()", "called `exit`"),
-        ("return object()", "object, which cannot be sent"),
-        ("return 1 / 0", "ZeroDivisionError in line 2 of `double`"),
-        ("return bytearray(2**31)", "bytearray, which cannot be sent"),
+        ("while True: pass", "`double` took longer than 1.5 s. Is there a loop"),
+        ("import os; os._exit(0)", "`double` ended its own process (exit code 0)"),
+        ("return [bytearray(2**22) for _ in range(200)]", "of memory"),
     ],
-    ids=["endless", "_exit", "exit", "object", "raises", "unsendable"],
+    ids=["endless", "_exit", "memory"],
 )
-def test_a_call_that_goes_wrong_loses_its_question_and_no_other(choice: isolation.Choice, body: str, says: str) -> None:
+def test_a_call_that_kills_the_worker_loses_its_question_and_no_other(
+    choice: isolation.Choice, body: str, says: str
+) -> None:
     with sandbox(choice, *cells(double=f"def double(x):\n    {body}\n")) as box:
         box.begin(QUESTION)
-        with pytest.raises(Wrong, match="(?s)" + __import__("re").escape(says)):
+        with pytest.raises(Wrong, match=re.escape(says)):
+            box.submission.double(4)
+        with pytest.raises(Wrong, match="an earlier call had ended the worker"):
             box.submission.double(4)
         box.begin(TINY.questions[1])
         assert box.submission.total([1, 2]) == 3
-
-
-def test_a_blank_is_not_answered(choice: isolation.Choice) -> None:
-    with sandbox(choice, *cells(double="def double(x):\n    raise NotImplementedError()\n")) as box:
-        box.begin(QUESTION)
-        with pytest.raises(NotAnswered):
-            box.submission.double(4)
 
 
 def test_half_a_gigabyte_of_output_blocks_nothing_and_is_cut(choice: isolation.Choice) -> None:
@@ -159,44 +112,6 @@ def test_half_a_gigabyte_of_output_blocks_nothing_and_is_cut(choice: isolation.C
     assert "the beginning" in box.output
     assert "the end" in box.output
     assert "bytes left out" in box.output
-
-
-def test_a_forgotten_fork_neither_answers_nor_stays(choice: isolation.Choice) -> None:
-    forks = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\n    time.sleep(300)"
-    returns = "import os\nos.fork()"
-    with sandbox(choice, *cells(plain=[forks, returns])) as box:
-        box.begin(QUESTION)
-        assert [box.submission.double(n) for n in range(5)] == [0, 2, 4, 6, 8]
-
-
-def test_a_large_file_is_refused(choice: isolation.Choice) -> None:
-    with sandbox(choice, *cells(plain=["with open('big', 'wb') as file:\n    file.write(bytes(2**25))"])) as box:
-        box.begin(QUESTION)
-    assert "OSError in line" in box.failures[0].message
-
-
-def test_magics_display_and_shell_lines_do_no_harm(choice: isolation.Choice) -> None:
-    plain = [
-        "%matplotlib inline\n!rm -rf /nowhere\nget_ipython().system('ls')\ndisplay(3)\nx = 1",
-        "%%time\ny = 2",
-        "%time z = 3\nz?",
-    ]
-    with sandbox(choice, *cells(plain=plain)) as box:
-        box.begin(QUESTION)
-        assert [box.submission.value(name) for name in "xyz"] == [1, 2, 3]
-    assert box.failures == ()
-
-
-def test_what_would_answer_a_question_is_out_of_reach(choice: isolation.Choice) -> None:
-    plain = [
-        "import accelerando.costs",
-        "from accelerando.checks import scaling",
-        "from accelerando.grading import score",
-    ]
-    with sandbox(choice, *cells(plain=plain)) as box:
-        box.begin(QUESTION)
-    assert len(box.failures) == 3
-    assert all("out of reach while a lab is graded" in failure.message for failure in box.failures)
 
 
 @pytest.mark.skipif("auto" not in CHOICES, reason="bubblewrap does not work here")
@@ -239,13 +154,6 @@ variables = dict(os.environ)
     assert "A_SECRET_OF_THE_GRADER" not in variables
 
 
-def test_the_protocol_pipes_are_not_inherited_by_programs(choice: isolation.Choice) -> None:
-    listing = "import subprocess, sys\nopen_fds = subprocess.run([sys.executable, '-c', 'import os; print(os.listdir(\"/proc/self/fd\"))'], capture_output=True, text=True, close_fds=False).stdout"
-    with sandbox(choice, *cells(plain=[listing])) as box:
-        box.begin(QUESTION)
-        assert set(eval(box.submission.value("open_fds"))) <= {"0", "1", "2", "3"}
-
-
 def test_a_reply_that_was_not_asked_for_ends_the_worker(choice: isolation.Choice) -> None:
     forged = """
 import gc, io
@@ -258,7 +166,7 @@ def double(x):
 """
     with sandbox(choice, *cells(double=forged)) as box:
         box.begin(QUESTION)
-        with pytest.raises(Wrong, match="not asked|cannot be read"):
+        with pytest.raises(Wrong, match=r"not asked|cannot be read"):
             box.submission.double(4)
 
 
@@ -273,7 +181,7 @@ def test_the_total_time_ends_a_notebook_of_slow_cells(choice: isolation.Choice) 
     started_s = time.monotonic()
     with (
         sandbox(choice, *cells(plain=slow), limits=limits) as box,
-        pytest.raises(Ungradable, match="used up its 2.5 s"),
+        pytest.raises(Ungradable, match=r"used up its 2\.5 s"),
     ):
         box.begin(QUESTION)
     assert time.monotonic() - started_s < 30

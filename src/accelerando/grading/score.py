@@ -61,7 +61,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 all points, 1 some missing, 2 something could not be graded, 3 nothing failed but something is undecided."""
+        """0 all points, 1 some missing, 2 something could not be graded, 3 nothing failed but not all is decided."""
         found = {result.status for result in self.results}
         if "failed" in found:
             return EXIT_SOME_MISSING
@@ -163,7 +163,7 @@ class _Session:
         tasks = {
             question: task for question in self.lesson.questions if isinstance(task := found[question.id], SpeedTask)
         }
-        if tasks and not any(_needs_learner(task) for task in tasks.values()):
+        if tasks and not any(speed.needs_learner(task) for task in tasks.values()):
             sandbox.close()  # an idle worker is quiet, none at all is quieter
         for place, (question, task) in enumerate(tasks.items()):
             self.left = list(tasks)[place:]
@@ -205,7 +205,7 @@ class _Session:
 
         try:
             with self._lane("exclusive"):
-                if _needs_learner(task):
+                if speed.needs_learner(task):
                     sandbox.begin(question, 2 * speed.BUDGET_S)
                 return self.run_speed(
                     task, question, seed=_seed_of(self.seed, question), submission=sandbox.submission, on_pair=on_pair
@@ -214,12 +214,6 @@ class _Session:
             return _result(question, "ungradable", str(reason))
         except Exception as error:
             return _result(question, "ungradable", _own_mistake(error))
-
-
-def _needs_learner(task: SpeedTask) -> bool:
-    from ..submission import LearnerCall
-
-    return isinstance(task.baseline, LearnerCall) or isinstance(task.candidate, LearnerCall)
 
 
 def _seed_of(seed: int, question: Question) -> int:

@@ -2,29 +2,29 @@
 
 An announced threshold T is judged at T / 1.1. Passed: the interval of the ratio begins there or above, and the accuracy
 is kept. Failed: it ends below, or the accuracy is lost. Else more pairs; when the time for that is over, *undecided*.
+A busy machine can make a good answer slow (two threads that share one free core), so nobody fails for speed on one.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import catalog, stats
+from .. import catalog, noise, stats
 from ..submission import LearnerCall, NotAnswered, Result, SpeedTask, Status, Submission, Ungradable, Wrong
 from ..workers import Experiment, ExperimentFailed, Worker
-from .lane import lane
 
 TOLERANCE = 1.1  # an announced 1.3 is judged at 1.3 / 1.1: nobody fails for a hair
 BUDGET_S = 45.0
 FEWEST_PAIRS, MOST_PAIRS = 4, 60
-_RUN_LIMIT_S = 120.0
-
-__all__ = ["BUDGET_S", "Run", "Side", "lane", "open_side", "run"]
+_FIRST_RUN_LIMIT_S = 120.0
+_BUSY_OTHERS, _BUSY_STEAL = 0.15, 0.10  # shares of all CPU time
+_NOISY = "That is too close to call on this machine now: close other programs and grade again."
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,19 @@ class Run:
     """One timed run of one side."""
 
     seconds: float
-    predictions: NDArray[np.int64] | None = None  # int64 (N,): one class per held-out image
+    predictions: NDArray | None = None  # int64 (N,): one class per held-out image
 
 
-Side = Callable[[], Run]
-"""Runs one side once, with its next seed."""
+class TooSlow(Exception):
+    """A run did not end within its limit."""
+
+
+Side = Callable[[float], Run]
+"""Runs one side once, with its next seed, for at most so many seconds; raises `TooSlow`."""
 
 
 class OpenSide(Protocol):
-    """Gets a side ready: starts its process, warms it up. Tests give one that reads a fake clock."""
+    """Gets a side ready: starts its process. Tests give one that reads a fake clock."""
 
     def __call__(
         self, what: Experiment | LearnerCall, seeds: Sequence[int], submission: Submission | None
@@ -52,53 +56,44 @@ class CandidateFailed(Exception):
     """The learner's side gave no time; the message says why."""
 
 
-@dataclass
-class _Pairs:
-    """What was measured so far."""
-
-    log_ratios: list[float] = field(default_factory=list)
-    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    correct: tuple[list[NDArray], list[NDArray]] = field(default_factory=lambda: ([], []))
-
-
 @contextmanager
-def _experiment_side(experiment: Experiment, seeds: Sequence[int]) -> Any:
-    arguments = {"target": experiment.target, "arguments": dict(experiment.arguments), "seeds": list(seeds)}
-    seeded = Experiment(
-        "accelerando.grading.seeded:prepare", arguments, experiment.environment, experiment.cpus, prepares=True
-    )
-    with Worker(seeded) as worker:
-
-        def side() -> Run:
-            value = worker.call(time_limit_s=_RUN_LIMIT_S)
-            if not isinstance(value, dict) or not isinstance(value.get("seconds"), int | float):
-                raise ExperimentFailed(f"{experiment.target} returned no seconds")
-            predictions = value.get("predictions")
-            return Run(float(value["seconds"]), None if predictions is None else np.asarray(predictions))
-
-        yield side
-
-
-def open_side(
-    what: Experiment | LearnerCall, seeds: Sequence[int], submission: Submission | None
-) -> AbstractContextManager[Side]:
+def open_side(what: Experiment | LearnerCall, seeds: Sequence[int], submission: Submission | None) -> Iterator[Side]:
     """A side that really runs: an experiment in a process of its own, a learner's call in the sandbox."""
     if isinstance(what, Experiment):
-        return _experiment_side(what, seeds)
+        arguments = {"target": what.target, "arguments": dict(what.arguments), "seeds": list(seeds)}
+        target = "accelerando.grading.seeded:prepare"
+        with Worker(Experiment(target, arguments, what.environment, what.cpus, prepares=True)) as worker:
+            yield lambda limit_s: _run_experiment(worker, what, limit_s)
+        return
     if submission is None:
         raise Ungradable("this question times the learner's own function, but there is no worker to call it in")
-    asked, call = submission, what
+    _run_call(submission, what)  # warm-up: what is compiled or cached once is no part of a run
+    yield lambda limit_s: _run_call(submission, what)
 
-    def side() -> Run:
-        started_s = time.perf_counter()
-        value = asked.call(call.function, **call.arguments)
-        elapsed_s = time.perf_counter() - started_s
-        return Run(
-            elapsed_s, np.asarray(value) if isinstance(value, np.ndarray | list) or hasattr(value, "numpy") else None
-        )
 
-    side()  # warm-up: what is compiled or cached once is not part of a run
-    return nullcontext(side)
+def _run_experiment(worker: Worker, experiment: Experiment, limit_s: float) -> Run:
+    started_s = time.monotonic()
+    try:
+        value = worker.call(time_limit_s=limit_s)
+    except ExperimentFailed:
+        if time.monotonic() - started_s >= limit_s:
+            raise TooSlow from None
+        raise
+    if not isinstance(value, dict) or not isinstance(value.get("seconds"), int | float):
+        raise ExperimentFailed(f"{experiment.target} returned no seconds")
+    return Run(float(value["seconds"]), _as_array(value.get("predictions")))
+
+
+def _run_call(submission: Submission, call: LearnerCall) -> Run:
+    """The sandbox ends a call that takes too long by itself."""
+    started_s = time.perf_counter()
+    value = submission.call(call.function, **call.arguments)
+    elapsed_s = time.perf_counter() - started_s
+    return Run(elapsed_s, _as_array(value))
+
+
+def _as_array(value: Any) -> NDArray | None:
+    return np.asarray(value) if isinstance(value, np.ndarray | list) or hasattr(value, "numpy") else None
 
 
 def run(
@@ -109,6 +104,7 @@ def run(
     submission: Submission | None = None,
     open_side: OpenSide = open_side,
     clock: Callable[[], float] = time.monotonic,
+    watch: Callable[[], AbstractContextManager[noise.Watch]] = noise.watch,
     budget_s: float = BUDGET_S,
     on_pair: Callable[[float, str], None] = lambda spent_s, doing: None,
 ) -> Result:
@@ -121,6 +117,7 @@ def run(
         submission: For sides that are calls of the learner's functions.
         open_side: Gets a side ready.
         clock: Seconds that only grow; bounds the whole, the sides time themselves.
+        watch: Tells how busy others kept the machine.
         budget_s: For all pairs together.
         on_pair: Told the seconds spent so far and what stands.
 
@@ -130,60 +127,150 @@ def run(
     if question.threshold is None:
         raise ValueError(f"{question.id} is timed but has no threshold in the catalog")
     rng = np.random.default_rng(seed)
-    seeds = [int(number) for number in rng.integers(2**31, size=MOST_PAIRS)]
+    seeds = [int(number) for number in rng.integers(2**31, size=MOST_PAIRS + 1)]
+    duel = _Duel(task, question, rng, clock, budget_s, on_pair)
+    with watch() as watched:
+        outcome = _hold(duel, open_side, seeds, submission)
+    state = watched.state
+    if needs_learner(task):  # the sandbox goes on running, so its work counts as other people's
+        state = replace(state, others_fraction=None)
+    return _excuse(outcome, state, summary=task.summary)
+
+
+def _hold(duel: "_Duel", open_side: OpenSide, seeds: Sequence[int], submission: Submission | None) -> Result:
+    """Start both sides, let them run, and turn what goes wrong into a result."""
+    task, question = duel.task, duel.question
     try:
-        with open_side(task.baseline, seeds, submission) as baseline:
-            try:
-                candidate_side = open_side(task.candidate, seeds, submission)
-                with candidate_side as candidate:
-                    return _measure(task, question, (baseline, candidate), rng, clock, budget_s, on_pair)
-            except CandidateFailed as error:
-                return _result(question, "failed", f"your side gave no time: {error}", {})
+        with open_side(task.baseline, seeds[1:], submission) as baseline:
+            duel.plan(baseline)
+            with open_side(task.candidate, seeds, submission) as candidate:
+                return duel.fight((baseline, candidate))
+    except TooSlow:
+        return _result(question, "ungradable", "the start itself did not end in time: is the machine very busy?")
+    except CandidateFailed as error:
+        return _result(question, "failed", str(error), evidence={"is_slow": error.__cause__ is not None})
     except ExperimentFailed as error:
-        return _result(question, "ungradable", f"the timed runs could not be made: {error}", {})
+        return _result(question, "ungradable", f"the timed runs could not be made: {error}")
     except NotAnswered as blank:
-        return _result(question, "failed", str(blank), {})
+        return _result(question, "failed", str(blank))
     except Wrong as wrong:
-        return _result(question, "failed", str(wrong), {})
+        return _result(question, "failed", str(wrong))
 
 
-def _measure(
-    task: SpeedTask,
-    question: catalog.Question,
-    sides: tuple[Side, Side],
-    rng: np.random.Generator,
-    clock: Callable[[], float],
-    budget_s: float,
-    on_pair: Callable[[float, str], None],
-) -> Result:
-    pairs, planned, started_s = _Pairs(), 0, clock()
-    while True:
-        before_s = clock()
-        _add_pair(pairs, task, sides, candidate_first=bool(rng.integers(2)))
-        pair_s, spent_s = clock() - before_s, clock() - started_s
-        if not planned:  # fixed by the first pair's duration alone: nothing of the ratio has been looked at
-            planned = int(min(MOST_PAIRS, max(FEWEST_PAIRS, budget_s / max(pair_s, 1e-9))))
-        is_last = len(pairs.log_ratios) >= planned or spent_s + pair_s > 1.5 * budget_s
-        verdict = _verdict(pairs, question, planned, is_last)
-        on_pair(spent_s, f"{len(pairs.log_ratios)} of at most {planned} pairs")
-        if verdict.status != "undecided" or is_last:
-            return verdict
+@dataclass
+class _Duel:
+    """The pairs of one question."""
 
+    task: SpeedTask
+    question: catalog.Question
+    rng: np.random.Generator
+    clock: Callable[[], float]
+    budget_s: float
+    on_pair: Callable[[float, str], None]
+    planned: int = FEWEST_PAIRS
+    run_limit_s: float = _FIRST_RUN_LIMIT_S
+    log_ratios: list[float] = field(default_factory=list)
+    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    correct: tuple[list[NDArray], list[NDArray]] = field(default_factory=lambda: ([], []))
 
-def _add_pair(pairs: _Pairs, task: SpeedTask, sides: tuple[Side, Side], *, candidate_first: bool) -> None:
-    runs: dict[int, Run] = {}
-    for place in (1, 0) if candidate_first else (0, 1):
+    def plan(self, baseline: Side) -> None:
+        """Fix the number of pairs and the limit of a run by one run of the baseline, before any ratio is known."""
+        before_s = self.clock()
+        baseline(_FIRST_RUN_LIMIT_S)
+        baseline_s = max(self.clock() - before_s, 1e-6)
+        self.planned = int(min(MOST_PAIRS, max(FEWEST_PAIRS, self.budget_s / (1.7 * baseline_s))))
+        self.run_limit_s = 10 + 4 * baseline_s
+
+    def fight(self, sides: tuple[Side, Side]) -> Result:
+        """Take pairs until the interval decides or the time is over."""
+        started_s = self.clock()
+        while True:
+            before_s = self.clock()
+            self._add_pair(sides)
+            spent_s, pair_s = self.clock() - started_s, self.clock() - before_s
+            is_last = len(self.log_ratios) >= self.planned or spent_s + pair_s > 1.3 * self.budget_s
+            outcome = self._verdict(is_last)
+            self.on_pair(spent_s, f"{len(self.log_ratios)} of at most {self.planned} pairs")
+            if outcome.status != "undecided" or is_last:
+                return outcome
+
+    def _add_pair(self, sides: tuple[Side, Side]) -> None:
+        order = (0, 1) if self.rng.integers(2) else (1, 0)
+        runs = dict(zip(order, [self._run(sides, place) for place in order], strict=True))
+        self.log_ratios.append(math.log(runs[0].seconds / runs[1].seconds))
+        for place in (0, 1):
+            self.seconds[place].append(runs[place].seconds)
+            if self.task.labels is not None:
+                self.correct[place].append(_correct(runs[place], self.task.labels, is_candidate=bool(place)))
+
+    def _run(self, sides: tuple[Side, Side], place: int) -> Run:
         try:
-            runs[place] = sides[place]()
+            found = sides[place](self.run_limit_s if place else _FIRST_RUN_LIMIT_S)
+        except TooSlow as slow:
+            if not place:
+                raise
+            message = f"a run of yours did not end within {self.run_limit_s:.0f} s, four times what the start takes"
+            raise CandidateFailed(message) from slow
         except ExperimentFailed as error:
-            raise CandidateFailed(str(error)) from None if place else error
-        if not (math.isfinite(runs[place].seconds) and runs[place].seconds > 0):
-            raise Ungradable(f"a run lasted {runs[place].seconds} s by its clock, which cannot be")
-    pairs.log_ratios.append(math.log(runs[0].seconds / runs[1].seconds))
-    for place in (0, 1):
-        pairs.seconds[place].append(runs[place].seconds)
-        if task.labels is not None:
-            pairs.correct[place].append(_correct(runs[place], task.labels, is_candidate=bool(place)))
+            if not place:
+                raise
+            raise CandidateFailed(f"your side gave no time: {error}") from None
+        if not (math.isfinite(found.seconds) and found.seconds > 0):
+            raise Ungradable(f"a run lasted {found.seconds} s by its clock, which cannot be")
+        return found
+
+    def _verdict(self, is_last: bool) -> Result:
+        question, announced = self.question, self.question.threshold or 1.0
+        speed = stats.decide_speedup(
+            self.log_ratios, announced / TOLERANCE, planned_pairs=self.planned, is_last=is_last
+        )
+        evidence: dict[str, Any] = {
+            "ratio": speed.ratio,
+            "interval": list(speed.interval),
+            "confidence": speed.confidence,
+            "announced": announced,
+            "judged_at": announced / TOLERANCE,
+            "pairs": len(self.log_ratios),
+            "baseline_s": self.seconds[0],
+            "candidate_s": self.seconds[1],
+        }
+        told = _tell_speed(speed, len(self.log_ratios), announced)
+        if speed.verdict == "not faster":
+            evidence["is_slow"] = True
+            return _result(question, "failed", f"{told}. Where does the time of a step go now?", evidence)
+        is_fast = speed.verdict == "faster"
+        if not self.correct[0]:
+            status: Status = "passed" if is_fast else "undecided"
+            return _result(question, status, told if is_fast else f"{told}. {_NOISY}", evidence)
+        margin = question.margin if question.margin is not None else 0.01
+        accuracy = stats.paired_non_inferiority(np.stack(self.correct[0]), np.stack(self.correct[1]), margin)
+        before, after = (float(np.mean(side)) for side in self.correct)
+        evidence |= {
+            "accuracy_baseline": before,
+            "accuracy_candidate": after,
+            "accuracy_difference": accuracy.difference,
+            "accuracy_interval": list(accuracy.interval),
+            "margin": margin,
+        }
+        told += f"; accuracy {after:.1%}, at the start {before:.1%}"
+        points = f"{100 * margin:g} points of accuracy"
+        if accuracy.verdict == "lost" and (is_fast or is_last):
+            return _result(
+                question, "failed", f"{told}. At most {points} may be lost. Which of your changes costs it?", evidence
+            )
+        if is_fast and accuracy.verdict == "kept":
+            return _result(question, "passed", told, evidence)
+        doubt = f"Whether no more than {points} are lost is too close to call: grade again." if is_fast else _NOISY
+        return _result(question, "undecided", f"{told}. {doubt}", evidence)
+
+
+def _tell_speed(speed: stats.SpeedDecision, pairs: int, announced: float) -> str:
+    if not math.isfinite(speed.interval[1]):
+        return (
+            f"{pairs} pairs of runs fitted into the time, too few to say how fast it is (wanted: {announced:g} times)"
+        )
+    low, high = speed.interval
+    return f"{speed.ratio:.2f} times as fast ({low:.2f} to {high:.2f}, {pairs} pairs of runs; wanted: {announced:g})"
 
 
 def _correct(run: Run, labels: NDArray, *, is_candidate: bool) -> NDArray[np.bool_]:
@@ -195,57 +282,27 @@ def _correct(run: Run, labels: NDArray, *, is_candidate: bool) -> NDArray[np.boo
     return found == labels
 
 
-def _verdict(pairs: _Pairs, question: catalog.Question, planned: int, is_last: bool) -> Result:
-    announced = question.threshold or 1.0
-    speed = stats.decide_speedup(pairs.log_ratios, announced / TOLERANCE, planned_pairs=planned, is_last=is_last)
-    evidence: dict[str, Any] = {
-        "ratio": speed.ratio,
-        "interval": list(speed.interval),
-        "confidence": speed.confidence,
-        "announced": announced,
-        "judged_at": announced / TOLERANCE,
-        "pairs": len(pairs.log_ratios),
-        "baseline_s": pairs.seconds[0],
-        "candidate_s": pairs.seconds[1],
-    }
-    told = (
-        f"{speed.ratio:.2f} times as fast as the start (between {speed.interval[0]:.2f} and {speed.interval[1]:.2f}, "
-        f"{len(pairs.log_ratios)} pairs of runs; wanted: {announced:g})"
-    )
-    if speed.verdict == "not faster":
-        return _result(question, "failed", f"{told}. Where does the time of a step go now?", evidence)
-    if not pairs.correct[0]:
-        if speed.verdict == "faster":
-            return _result(question, "passed", told, evidence)
-        return _result(question, "undecided", f"{told}. {_NOISY}", evidence)
-    margin = question.margin if question.margin is not None else 0.01
-    accuracy = stats.paired_non_inferiority(np.stack(pairs.correct[0]), np.stack(pairs.correct[1]), margin)
-    before, after = (float(np.mean(side)) for side in pairs.correct)
-    evidence |= {
-        "accuracy_baseline": before,
-        "accuracy_candidate": after,
-        "accuracy_difference": accuracy.difference,
-        "accuracy_interval": list(accuracy.interval),
-        "margin": margin,
-    }
-    told += f"; accuracy {after:.1%}, at the start {before:.1%}"
-    is_enough = is_last or speed.verdict == "faster"
-    if accuracy.verdict == "lost" and is_enough:
-        lost = f"{told}. At most {100 * margin:g} points of accuracy may be lost. Which of your changes costs it?"
-        return _result(question, "failed", lost, evidence)
-    if speed.verdict == "faster" and accuracy.verdict == "kept":
-        return _result(question, "passed", told, evidence)
-    what = (
-        _NOISY
-        if speed.verdict == "undecided"
-        else f"Whether the accuracy is kept within {100 * margin:g} points is too close to call."
-    )
-    return _result(question, "undecided", f"{told}. {what}", evidence)
+def _excuse(outcome: Result, state: noise.MachineState, summary: str) -> Result:
+    """Add the machine's state; take back a failure for slowness that others may have caused."""
+    evidence = dict(outcome.evidence)
+    is_slow = bool(evidence.pop("is_slow", False))
+    evidence |= {"machine": asdict(state), "chosen": summary}
+    disturbed = []
+    if (state.others_fraction or 0) > _BUSY_OTHERS:
+        disturbed.append(f"other programs used {state.others_fraction:.0%} of this machine")
+    if (state.steal_fraction or 0) > _BUSY_STEAL:
+        disturbed.append(f"its host kept {state.steal_fraction:.0%} of its time")
+    if outcome.status == "failed" and is_slow and disturbed:
+        message = f"{outcome.message} But {' and '.join(disturbed)} meanwhile, so this does not count: grade again."
+        return replace(outcome, status="undecided", message=message, evidence=evidence)
+    return replace(outcome, evidence=evidence)
 
 
-_NOISY = "That is too close to call on this machine now: close other programs and grade again."
+def needs_learner(task: SpeedTask) -> bool:
+    """Whether a side is a call of the learner's own function, so that the sandbox must stay up."""
+    return isinstance(task.baseline, LearnerCall) or isinstance(task.candidate, LearnerCall)
 
 
-def _result(question: catalog.Question, status: Status, message: str, evidence: dict[str, Any]) -> Result:
+def _result(question: catalog.Question, status: Status, message: str, evidence: dict[str, Any] | None = None) -> Result:
     points = question.points if status == "passed" else 0
-    return Result(question.id, status, points, question.points, message, evidence)
+    return Result(question.id, status, points, question.points, message, evidence or {})
