@@ -10,7 +10,7 @@ from typing import Any
 
 from accelerando.readers import cpuinfo
 from accelerando.readers.caches import read_caches
-from accelerando.readers.isa import ALWAYS_LAST, X86_NEVER_LAST, features, mend
+from accelerando.readers.isa import ALWAYS_LAST, KNOWN_FLAGS, X86_NEVER_LAST, features, mend
 from accelerando.readers.text import Line, Pasted, Unreadable, clean, cpu_list, other_kind
 
 # Longest first, so that "CPU(s)" is not found inside "NUMA node0 CPU(s)".
@@ -160,12 +160,13 @@ def _judge_the_end(fields: _Fields, pasted: Pasted) -> None:
     last = fields.last
     if last == "Flags" and fields.flag_lines:
         words = fields.flag_lines[-1] or [""]
-        unended = not pasted.ends_with_newline and words[-1] not in ALWAYS_LAST
-        is_wrapped_new_style = len(fields.flag_lines) > 1 and "CPU MHz" not in fields.values
-        if unended or words[-1] in X86_NEVER_LAST or words[-1].endswith(("...", "…")):
+        is_new_style = not {"CPU MHz", "NUMA node(s)"} & set(fields.values)
+        if words[-1] in ALWAYS_LAST:
+            return
+        if not pasted.ends_with_newline or words[-1] in X86_NEVER_LAST or words[-1].endswith(("...", "…")):
             fields.is_cut = True
-        elif is_wrapped_new_style and "NUMA node(s)" not in fields.values and words[-1] not in ALWAYS_LAST:
-            fields.is_cut = True  # the next line of flags may be missing
+        elif is_new_style and (len(fields.flag_lines) > 1 or words[-1] not in KNOWN_FLAGS):
+            fields.is_cut = True  # the next line of a wrapped list may be missing
     elif last is not None and last != "other" and not pasted.ends_with_newline and pasted.lines[-1].text.strip():
         if last.startswith(("Vulnerability", "NUMA node", "Virtualization", "Hypervisor")) and last != "NUMA node(s)":
             return

@@ -23,7 +23,7 @@ _SIZE = re.compile(
     re.I,
 )
 _VIA = re.compile(
-    r"(?:\[(?:send|receive)\]\s+)?via (direct shared memory|[A-Za-z]+(?:/[A-Za-z][\w-]*(?: Libfabric)?)?)"
+    r"(?:\[(?:send|receive)\]\s+)?via (direct shared memory|[A-Za-z][A-Za-z0-9]*(?:/[A-Za-z][\w-]*(?: Libfabric)?)?)"
 )
 _CHANNEL_LIST = re.compile(r"NCCL INFO Channel (\d{1,3})(?:/(\d{1,3}))?\s*:((?:\s+\d+)+)\s*$")
 _COLL_CHANNELS = re.compile(r"\b(\d{1,3}) coll channels, .*\b\d{1,3} p2p channels")

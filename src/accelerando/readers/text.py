@@ -35,7 +35,7 @@ _PREFIXES = re.compile(
     r"|>(?=\s|[A-Z])"  # mail, markdown quotes
     r")\s?"
 )
-_LINE_NUMBER = re.compile(r"^\s*(\d{1,7})(?:[:.|)]|(?=\s))[ \t]?")
+_LINE_NUMBER = re.compile(r"^\s*(\d{1,7})(?:[:.|)]|(?=\s|$))[ \t]?")
 _RANK_LABEL = re.compile(r"^\s*\d{1,5}: ")
 
 
@@ -66,11 +66,13 @@ class Pasted:
 
     Attributes:
         lines: All lines, blank ones too, in order.
+        inner: The lines of the fenced block, where a text has just one; else all.
         warnings: What was repaired on the way.
         ends_with_newline: False when the last line may be cut.
     """
 
     lines: tuple[Line, ...]
+    inner: tuple[Line, ...]
     warnings: tuple[str, ...]
     ends_with_newline: bool
 
@@ -161,17 +163,23 @@ def clean(text: str, *, markup: bool = True) -> Pasted:
             warnings.append("HTML mark-up removed")
             plain = html.unescape(tagless).replace("\xa0", " ")
     lines = [line.rstrip() for line in plain.split("\n")]
-    lines = ["" if re.fullmatch(r"\s*(```|~~~).*", line) else line for line in lines]
-    if markup:
-        lines, numbered = _without_line_numbers(lines)
-        if numbered:
-            warnings.append("line numbers at the start of lines removed")
-        stripped = [_without_prefixes(line) for line in lines]
-        if stripped != lines:
-            warnings.append("prefixes of a launcher or logger removed")
-        lines = stripped
+    fences = [place for place, line in enumerate(lines) if re.fullmatch(r"[\s>]*(```|~~~).*", line)]
+    for place in fences:
+        lines[place] = ""
+    filled = [line for line in lines if line.strip()]
+    if sum(line.lstrip().startswith(">") for line in filled) > 0.8 * len(filled):
+        lines = [re.sub(r"^\s*>\s?", "", line) for line in lines]
+        warnings.append("quote marks at the start of lines removed")
+    lines, were_numbered = _without_line_numbers(lines)
+    if were_numbered:
+        warnings.append("line numbers at the start of lines removed")
+    stripped = [_without_prefixes(line) for line in lines]
+    if stripped != lines:
+        warnings.append("prefixes of a launcher or logger removed")
+    lines = stripped
     numbered_lines = tuple(Line(number, line) for number, line in enumerate(lines, start=1))
-    return Pasted(numbered_lines, tuple(warnings), ends_with_newline or not lines[-1].strip())
+    inner = numbered_lines[fences[0] : fences[1]] if len(fences) == 2 else numbered_lines
+    return Pasted(numbered_lines, inner, tuple(warnings), ends_with_newline or not lines[-1].strip())
 
 
 def _without_prefixes(line: str) -> str:

@@ -1,0 +1,177 @@
+"""Host lists of Slurm: its environment, ``scontrol``, bracket expressions. Called by `hosts.parse`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from accelerando.readers.text import Line, Pasted, Unreadable
+
+MAX_HOSTS = 100_000
+_VARIABLE = re.compile(
+    r"(?<![\w.])(?:export\s+|declare\s+-x\s+|setenv\s+)?"
+    r"((?:SLURM|SLURMD|SRUN|LSB|LS|PBS|PMI|OMPI)_[A-Z0-9_]+)(?:\s*=\s*|\s+(?=[\w\"']))(.*)$"
+)
+NAME = r"(?:[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])"
+EXPRESSION = re.compile(r"^[\w.,\[\]-]+$")
+
+
+@dataclass
+class HostList:
+    hosts: list[str]
+    slots: dict[str, int | None] | None
+    world_size: int | None
+    rule: str
+    warnings: list[str] = field(default_factory=list)
+
+
+def expand(expression: str, line: int | None = None) -> list[str]:
+    """Expand a Slurm bracket expression: ``n[1-3,7],m5`` is n1 n2 n3 n7 m5.
+
+    Raises:
+        Unreadable: If it is malformed or stands for more than 100,000 hosts.
+    """
+    from hostlist import BadHostlist, expand_hostlist
+
+    expression = expression.strip().strip("\"'").replace(" ", "")
+    if expression.count("[") != expression.count("]"):
+        raise Unreadable(f"a bracket stays open in {expression[:60]!r}: the end is cut off", line)
+    if len(expression) > MAX_HOSTS * 10 or any(len(run) > 18 for run in re.findall(r"\d+", expression)):
+        raise Unreadable("a host list this long is not believed", line)
+    try:
+        hosts = expand_hostlist(expression)
+    except (BadHostlist, RecursionError, ValueError) as error:
+        raise Unreadable(f"{expression[:60]!r} is no host list: {error}", line) from error
+    if len(hosts) > MAX_HOSTS:
+        raise Unreadable(f"{expression[:60]!r} means {len(hosts):,} hosts: at most {MAX_HOSTS:,} are believed", line)
+    if not hosts or not all(re.fullmatch(NAME, host) for host in hosts):
+        raise Unreadable(f"{expression[:60]!r} is no host list", line)
+    return list(hosts)
+
+
+def expand_counts(text: str, line: int | None = None) -> list[int]:
+    """Expand Slurm's counts for each node: ``2(x3),1`` is 2 2 2 1.
+
+    Raises:
+        Unreadable: If it is malformed or means more than 100,000 nodes.
+    """
+    counts: list[int] = []
+    for part in text.strip().strip("\"'").replace(" ", "").split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:\(x(\d{1,7})\))?", part)
+        times = int(match.group(2) or 1) if match else 0
+        if not match or len(counts) + times > MAX_HOSTS:
+            raise Unreadable(f"{text[:60]!r} are no counts for nodes: expected such as 2(x3),1", line)
+        counts += [int(match.group(1))] * times
+    return counts
+
+
+def read_variables(pasted: Pasted) -> dict[str, Line]:
+    """Return the schedulers' variables; of one that comes twice (a label for each rank) the first."""
+    found: dict[str, Line] = {}
+    lines = list(pasted.lines)
+    for place, line in enumerate(lines):
+        match = _VARIABLE.search(line.text)
+        if not match or match.group(1) in found:
+            continue
+        value = match.group(2).strip().rstrip(";")
+        following = place + 1
+        while value.count("[") > value.count("]") and following < len(lines):  # wrapped inside the brackets
+            if not EXPRESSION.match(lines[following].text.strip()):
+                break
+            value += lines[following].text.strip()
+            following += 1
+        found[match.group(1)] = Line(line.number, value.strip("\"'"))
+    return found
+
+
+def _whole(variables: dict[str, Line], *names: str) -> int | None:
+    for name in names:
+        if name in variables and re.fullmatch(r"\d{1,9}", variables[name].text):
+            return int(variables[name].text)
+    return None
+
+
+def from_environment(variables: dict[str, Line]) -> HostList:
+    name = next((n for n in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST") if n in variables), None)
+    if name is None:
+        raise Unreadable("no SLURM_JOB_NODELIST in this environment", next(iter(variables.values())).number)
+    hosts = expand(variables[name].text, variables[name].number)
+    warnings: list[str] = []
+    said = _whole(variables, "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+    if said is not None and said != len(hosts):
+        warnings.append(f"{name} has {len(hosts)} hosts, but the number of nodes is {said}")
+    world = _whole(variables, "SLURM_NTASKS", "SLURM_NPROCS")
+    slots, rule = _slurm_slots(variables, hosts, world, warnings)
+    total = sum(slots.values()) if slots else None
+    if world is None and total is not None:
+        world = total
+        warnings.append("no SLURM_NTASKS: the world size is the sum of the tasks of all nodes")
+    elif total is not None and total != world:
+        warnings.append(f"SLURM_NTASKS is {world}, the tasks of all nodes add up to {total}")
+    return HostList(hosts, dict(slots) if slots else None, world, f"hosts from {name}; {rule}", warnings)
+
+
+def _slurm_slots(
+    variables: dict[str, Line], hosts: list[str], world: int | None, warnings: list[str]
+) -> tuple[dict[str, int] | None, str]:
+    for name in ("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"):
+        if name in variables:
+            counts = expand_counts(variables[name].text, variables[name].number)
+            if len(counts) == len(hosts):
+                return dict(zip(hosts, counts, strict=True)), f"slots from {name}"
+            warnings.append(f"{name} counts {len(counts)} nodes, not {len(hosts)}: not used")
+    each = _whole(variables, "SLURM_NTASKS_PER_NODE")
+    if each is not None:
+        return dict.fromkeys(hosts, each), "slots from SLURM_NTASKS_PER_NODE"
+    if world is not None and len(hosts) == 1:
+        return {hosts[0]: world}, "one host takes all tasks"
+    return None, "how the tasks are spread over the hosts is not said"
+
+
+def from_scontrol(pasted: Pasted) -> HostList:
+    jobs = re.findall(r"\bJobId=(\d+)", pasted.text)
+    warnings = [f"{len(jobs)} jobs: only the first was read"] if len(jobs) > 1 else []
+    fields: dict[str, Line] = {}
+    for line in pasted.lines:
+        if "JobId=" in line.text and "JobId" in fields:
+            break
+        for match in re.finditer(r"(?<![\w/:])([A-Za-z][\w/:]*)=(\S*)", line.text):
+            fields.setdefault(match.group(1), Line(line.number, match.group(2)))
+    listed = fields.get("NodeList")
+    world = _whole(fields, "NumTasks")
+    per_task = _whole(fields, "CPUs/Task")
+    resources = " ".join(
+        fields[key].text for key in ("TRES", "AllocTRES", "ReqTRES", "TresPerNode", "Gres") if key in fields
+    )
+    gpus = re.search(r"gres/gpu(?::[\w.-]+)?=(\d+)|gpu(?::[\w.-]+)?:(\d+)", resources)
+    facts = [f"{world if world is not None else 'unknown'} tasks"]
+    if per_task is not None:
+        facts.append(f"{per_task} CPU{'s' * (per_task != 1)} each")
+    facts.append(f"{gpus.group(1) or gpus.group(2)} GPUs" if gpus else "no GPUs named")
+    if listed is None or listed.text in ("", "(null)", "None"):
+        state = fields["JobState"].text if "JobState" in fields else "unknown"
+        warnings.append(f"the job has no nodes (state {state})")
+        return HostList([], None, world, f"hosts from NodeList; {', '.join(facts)}", warnings)
+    hosts = expand(listed.text, listed.number)
+    nodes = fields.get("NumNodes")
+    if nodes and nodes.text.isdigit() and int(nodes.text) != len(hosts):
+        warnings.append(f"NodeList has {len(hosts)} hosts, but NumNodes is {nodes.text}")
+    each = fields.get("NtasksPerN:B:S:C")
+    count = each.text.split(":")[0] if each else ""
+    slots: dict[str, int | None] | None = None
+    if count.isdigit() and int(count):
+        slots = dict.fromkeys(hosts, int(count))
+        how = "slots from NtasksPerN"
+    elif world is not None and len(hosts) == 1:
+        slots, how = {hosts[0]: world}, "one host takes all tasks"
+    else:
+        how = "how the tasks are spread over the hosts is not said"
+    return HostList(hosts, slots, world, f"hosts from NodeList; {how}; {', '.join(facts)}", warnings)
+
+
+def from_node_names(pasted: Pasted) -> HostList:
+    hosts: dict[str, None] = {}
+    for line in pasted.lines:
+        for match in re.finditer(r"\bNodeName=(\S+)", line.text):
+            hosts.update(dict.fromkeys(expand(match.group(1), line.number)))
+    return HostList(list(hosts), None, None, "hosts from NodeName (scontrol show node); no tasks are named")
