@@ -19,8 +19,8 @@ PACKAGE = ROOT / "src" / "accelerando"
 DOORS = {
     "matplotlib": {"figures.py"},
     "ipywidgets": {"widgets.py"},
-    "psutil": {"machine.py", "workers.py", "grading/"},
-    "subprocess": {"machine.py", "programs.py", "workers.py", "grading/", "ledger.py", "room/", "testing.py"},
+    "psutil": {"machine.py", "workers.py", "ranks.py", "grading/"},
+    "subprocess": {"machine.py", "programs.py", "workers.py", "ranks.py", "grading/", "ledger.py", "room/", "testing.py"},
     "nbformat": {"grading/"},
     "nbclient": {"grading/"},
     "nbgrader": {"grading/"},

@@ -1,0 +1,192 @@
+"""`ranks.run` on real processes: values come back, failures are named, and nothing is ever left behind."""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from accelerando import ranks
+
+HERE = Path(__file__).parent
+MARK_VARIABLE = "ACCELERANDO_TEST_MARK"
+LIMIT_S = 240.0  # of a machine that has much else to do
+
+
+def carriers(mark: str) -> list[int]:
+    """The processes that carry a mark in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK_VARIABLE) == mark:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def gone_within(mark: str, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while carriers(mark):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Marks every process of a test; afterwards no process and no file of it may be there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.syspath_prepend(str(HERE))
+    mark = secrets.token_hex(8)
+    yield mark
+    assert carriers(mark) == []
+    assert list(tmp_path.glob("accelerando-ranks-*")) == []
+
+
+def run(name: str, mark: str, count: int = 2, **options) -> ranks.RanksResult:
+    options = {"time_limit_s": LIMIT_S, **options}
+    return ranks.run(f"programs:{name}", count, environment={MARK_VARIABLE: mark}, **options)
+
+
+def failure(name: str, mark: str, **options) -> ranks.RanksResult:
+    with pytest.raises(ranks.RanksFailed) as caught:
+        run(name, mark, **options)
+    assert caught.value.result.reason in str(caught.value)
+    return caught.value.result
+
+
+def test_ranks_reduce_together_and_their_values_and_lines_come_back_by_rank(mark: str) -> None:
+    lines: list[tuple[int, str]] = []
+
+    def listener(rank: int, line: str) -> None:
+        lines.append((rank, line))
+
+    result = run("sums_with_the_others", mark, 3, threads_per_rank=2, payload={"base": 10}, on_line=listener)
+    assert [value["sum"].item() for value in result.values] == [33.0] * 3
+    assert [(value["threads"], value["omp"]) for value in result.values] == [(2, "2")] * 3
+    assert [output.strip() for output in result.outputs] == [f"rank {rank} of 3" for rank in range(3)]
+    assert sorted(line for line in lines if line[0] >= 0) == [(rank, f"rank {rank} of 3") for rank in range(3)]
+    assert result.is_complete
+    assert result.failed_rank is None
+
+
+def test_rank_that_raises_is_named_though_the_others_lose_their_connection(mark: str) -> None:
+    result = failure("one_raises_while_the_other_waits_for_it", mark)
+    assert (result.failed_rank, result.reason) == (1, "rank 1 raised ValueError: no luck on rank one")
+    assert "no luck on rank one" in result.outputs[1]
+
+
+def test_rank_that_hangs_is_ended_at_the_limit_and_the_finished_value_is_kept(mark: str) -> None:
+    deadline_s = 45.0
+    result = failure("one_hangs", mark, time_limit_s=deadline_s)
+    assert "45 s" in result.reason
+    assert result.elapsed_s < 4 * deadline_s
+    if result.values[0] is not None:  # a machine so busy that not even rank 0 got so far says another sentence
+        assert result.values == ("done", None)
+        assert result.failed_rank == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "words"),
+    [
+        ("one_exits_early", 0, "rank 0 exited with status 3"),
+        ("one_ends_without_a_word", 1, "rank 1 ended with status 7 in the middle"),
+        ("one_is_killed", 1, "rank 1 was ended by SIGKILL (often: out of memory)"),
+    ],
+)
+def test_rank_that_goes_early_ends_the_run_and_is_named(name: str, rank: int, words: str, mark: str) -> None:
+    result = failure(name, mark)
+    assert (result.failed_rank, result.reason) == (rank, words)
+
+
+def test_endless_output_is_cut_and_its_beginning_and_end_are_kept(mark: str) -> None:
+    result = run("prints_a_lot", mark, payload={"lines": 20_000})
+    for rank, output in enumerate(result.outputs):
+        assert output.startswith(f"rank {rank} line 0 ")
+        assert output.endswith("last words\n")
+        assert "bytes left out" in output
+        assert len(output) < 40_000
+
+
+def test_child_that_a_rank_left_in_a_session_of_its_own_is_ended_too(mark: str) -> None:
+    result = run("leaves_a_child_behind", mark)
+    assert len(set(result.values)) == 2  # the children's numbers: both were really there
+    assert carriers(mark) == []
+
+
+def test_listener_that_raises_ends_the_run(mark: str) -> None:
+    def listener(rank: int, line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run("prints_a_lot", mark, payload={"lines": 5}, on_line=listener)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
+def test_ranks_end_with_the_process_that_started_them(number: int, mark: str, tmp_path: Path) -> None:
+    program = (
+        "from accelerando import ranks\n"
+        f"ranks.run('programs:one_hangs', 2, time_limit_s=600, environment={{'{MARK_VARIABLE}': '{mark}'}})"
+    )
+    environment = os.environ | {"PYTHONPATH": str(HERE), "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    parent = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        while len(carriers(mark)) < 3 and time.monotonic() < deadline:  # the launcher and two ranks
+            time.sleep(0.1)
+        parent.send_signal(number)
+        parent.wait(60)
+    finally:
+        parent.kill()
+    assert gone_within(mark, 30.0)
+    if number == signal.SIGKILL:  # nobody is left to remove it; the system empties its folder for temporary files
+        for folder in tmp_path.glob("accelerando-ranks-*"):
+            shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_ranks_reduce_inside_a_sandbox_without_network() -> None:
+    root = Path(ranks.__file__).parents[2]
+    program = (
+        "from accelerando import ranks\n"
+        f"result = ranks.run('programs:sums_with_the_others', 2, payload={{'base': 1}}, time_limit_s={LIMIT_S})\n"
+        "print(result.values[0]['sum'].item())"
+    )
+    command = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--tmpfs", "/tmp"]
+    command += ["--proc", "/proc", "--dev", "/dev", "--chdir", str(root), sys.executable, "-c", program]
+    environment = os.environ | {"PYTHONPATH": str(HERE), "TMPDIR": "/tmp"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment)
+    if "bwrap:" in done.stderr:
+        pytest.skip(f"bubblewrap does not work here: {done.stderr.strip()[:200]}")
+    assert done.stdout.strip() == "3.0", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "words"),
+    [
+        ("no/such/file.py", {}, "no such Python file"),
+        ("not a module", {}, "program is 'not a module'"),
+        ("programs", {"ranks": 0}, "ranks is 0"),
+        ("programs", {"ranks": 2.0}, "ranks is 2.0"),
+        ("programs", {"threads_per_rank": 0}, "threads_per_rank is 0"),
+        ("programs", {"time_limit_s": 0}, "time_limit_s is 0"),
+    ],
+)
+def test_senseless_arguments_are_refused_in_words(program: str, options: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ranks.run(program, **{"ranks": 2, **options})
+
+
+def test_payload_outside_a_rank_says_where_it_is_to_be_called() -> None:
+    with pytest.raises(ValueError, match="no rank"):
+        ranks.payload()
