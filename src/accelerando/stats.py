@@ -4,7 +4,8 @@
 are the same code, the coin alone decides which of a pair's two durations is called the baseline's: the log
 ratio is as likely to be ``+x`` as ``-x``, whatever the machine was doing. Drift, bursts, autocorrelation and
 outliers change how large ``x`` is, never its sign. A *signed-rank* interval needs exactly this symmetry and
-nothing else, so its false-alarm rate does not depend on how noisy the machine is.
+nothing else, so its false-alarm rate does not depend on how noisy the machine is. It needs a dozen pairs; fewer
+(runs of many seconds) get a Student's t interval with a floor under the spread.
 
 **Stopping early.** Looking often and stopping at the first good news multiplies false alarms. The whole error
 rate is therefore shared out over a list of looks fixed before the first pair (group-sequential boundaries of
@@ -28,8 +29,8 @@ ERROR_RATE = 0.005
 WORTHWHILE = 1.05
 """With the threshold 1.0: a gain below this is not worth having, so "not faster" may be said."""
 SYSTEMATIC = 0.01
-"""Two processes running the same code differ by up to about this much for as long as they live: where
-their pages and stacks happen to lie is drawn once, and no number of pairs averages it out."""
+"""Allowance for what no number of pairs averages out: where the pages and stacks of two processes happen to lie is
+drawn once, when they start. `benchmarks/decision_quality.py` prints how far couples of equal code lay apart."""
 
 _PRIOR_SD, _PRIOR_DF = 0.1, 4  # of a pair's log ratio
 _RUN_SD, _RUN_DF = 0.003, 4  # accuracy between seeds, likewise

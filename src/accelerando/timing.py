@@ -89,11 +89,11 @@ def open_side(
         raise ValueError(f"got a {type(subject).__name__} to time: give a function without arguments or an Experiment")
 
     def call(repeats: int) -> float:
-        _wait_for_gpu()
+        wait_for_gpu()
         begun = clock()
         for _ in range(repeats):
             subject()
-        _wait_for_gpu()
+        wait_for_gpu()
         return clock() - begun
 
     return Side(label, clock, call, None)
@@ -121,7 +121,8 @@ def collect_garbage(sides: Sequence[Side]) -> None:
         gc.collect()
 
 
-def _wait_for_gpu() -> None:
+def wait_for_gpu() -> None:
+    """Wait until a GPU has done what it was given: it works behind our back, and a call ends only when it has."""
     torch = sys.modules.get("torch")  # whoever has not imported torch has given a GPU nothing to do
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()

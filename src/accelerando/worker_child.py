@@ -40,7 +40,7 @@ def _die_with(parent: int) -> None:
 
 
 def _serve(requests: Any, replies: Any) -> None:
-    from accelerando import wire
+    from accelerando import timing, wire
 
     function: Callable[[], Any] | None = None
     while True:
@@ -56,7 +56,7 @@ def _serve(requests: Any, replies: Any) -> None:
                 _settle(request["sampling"])
             else:
                 assert function is not None
-                value = _call(function, request)
+                value = _call(function, request, timing.wait_for_gpu)
             wire.write_message(replies, {"ok": True, "value": value})
         except BrokenPipeError:
             return
@@ -83,14 +83,11 @@ def _load(request: dict[str, Any]) -> Callable[[], Any]:
     return prepared
 
 
-def _call(function: Callable[[], Any], request: dict[str, Any]) -> Any:
+def _call(function: Callable[[], Any], request: dict[str, Any], wait_for_gpu: Callable[[], None]) -> Any:
     value = None
     for _ in range(request["repeats"]):
         value = function()
-    # A GPU works behind our back: only when it has finished has the call.
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    wait_for_gpu()
     return value if request["with_value"] else None
 
 
