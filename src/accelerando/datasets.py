@@ -40,7 +40,7 @@ Augmentation = Literal["none", "flip", "crop_flip"]
 CROP_PADDING_PIXELS = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageSet:
     """Images with their labels.
 
@@ -63,6 +63,9 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} images of {len(np.unique(self.labels))} classes>"
 
     def subset(self, indices: npt.ArrayLike) -> ImageSet:
         """Take the images at ``indices``, in that order."""
@@ -93,7 +96,7 @@ class ImageSet:
         return self.subset(np.sort(np.concatenate(kept)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """A training and a test set.
 

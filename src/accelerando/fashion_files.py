@@ -103,10 +103,10 @@ def find(folder: str | Path | None, download: bool, time_limit_s: float) -> Fash
         ValueError: If a named folder lacks a file, any file found is not what it should be, or a download failed.
     """
     if folder is not None:
-        return read_folder(Path(folder), "the folder you named")
+        return read_folder(Path(folder).expanduser(), "the folder you named")
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     if named:
-        return read_folder(Path(named), f"the folder in {ENVIRONMENT_VARIABLE}")
+        return read_folder(Path(named).expanduser(), f"the folder in {ENVIRONMENT_VARIABLE}")
     if has_set(DEBIAN_FOLDER):
         return read_folder(DEBIAN_FOLDER, "the Debian package")
     if not has_set(cache_folder()) and not download:
@@ -124,7 +124,7 @@ def has_set(folder: Path) -> bool:
 def _path_of(folder: Path, known: KnownFile) -> Path | None:
     for place in (folder, folder / "FashionMNIST" / "raw", folder / "raw"):
         for path in (place / known.name, place / f"{known.name}.gz"):
-            if path.is_file():
+            if os.path.isfile(path):  # False, not an error, where the folder may not be entered
                 return path
     return None
 

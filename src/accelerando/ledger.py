@@ -223,12 +223,29 @@ def _rebuilt(family: type[Any], values: Mapping[str, Any]) -> Any:
     missing = sorted(required - set(given))
     if missing:
         raise ValueError(f"{family.__name__} lacks {', '.join(missing)}")
-    return family(**{key: _shaped(hints[key], entry) for key, entry in given.items()})
+    shaped = {}
+    for key, entry in given.items():
+        try:
+            shaped[key] = _shaped(hints[key], entry)
+        except TypeError as error:
+            raise ValueError(f"{family.__name__}.{key} {error}") from error
+    return family(**shaped)
 
 
 def _shaped(hint: Any, value: Any) -> Any:
-    """Turn a plain value into what a type hint asks for; what needs no turning is returned as it is."""
+    """Turn a plain value into what a type hint asks for; TypeError when it cannot be that."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
+    expected = origin or hint
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if expected in (bool, int, float, str, np.ndarray):
+        if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+            raise TypeError(f"should be {expected.__name__}, not {type(value).__name__}")
+        return value
+    if origin is typing.Literal and value not in options:
+        raise TypeError(f"should be one of {', '.join(map(str, options))}")
+    if expected in (dict, tuple, list) and not isinstance(value, dict if expected is dict else list):
+        raise TypeError(f"should be {expected.__name__}, not {type(value).__name__}")
     if origin in (typing.Union, types.UnionType):
         fitting = [option for option in options if option is not type(None)]
         return value if value is None or len(fitting) != 1 else _shaped(fitting[0], value)

@@ -39,7 +39,7 @@ VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\ufffd"
 """Line feed, the 95 printable ASCII characters, and one for everything else: 97 characters."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TextSet:
     """Characters as numbers.
 
@@ -54,6 +54,9 @@ class TextSet:
     test: torch.Tensor
     vocabulary: str
     source: str
+
+    def __repr__(self) -> str:
+        return f"<{self.source}>"
 
     def batch(
         self, sequences: int, context: int, generator: torch.Generator, *, is_test: bool = False

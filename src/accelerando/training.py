@@ -62,7 +62,7 @@ class StepReport:
     elapsed_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FitResult:
     """What came of a training run.
 
@@ -105,6 +105,9 @@ class FitResult:
     evaluate_s: float
     threads: int
     parameters: int
+
+    def __repr__(self) -> str:
+        return f"<FitResult: {self.summary()}>"
 
     def summary(self) -> str:
         """Say the result in one sentence."""

@@ -61,6 +61,11 @@ def test_images_and_labels_of_wrong_type_or_number_are_refused():
         datasets.ImageSet(np.zeros((2, 28, 28), np.uint8), np.zeros(3, np.int64))
 
 
+def test_a_set_shows_itself_in_one_line(embedded):
+    assert repr(embedded.train) == "<12,000 images of 10 classes>"
+    assert len(repr(embedded)) < 500
+
+
 def test_embedded_only_does_not_mix_with_other_places():
     with pytest.raises(ValueError, match="leave out folder"):
         datasets.fashion_mnist("somewhere", embedded_only=True)

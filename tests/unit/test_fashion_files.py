@@ -250,6 +250,13 @@ def test_damaged_embedded_file_is_refused_by_name(tmp_path, name, damage):
         pack.unpack(copy)
 
 
+@pytest.mark.parametrize("index", ["[]", "{}", '{"train": {"labels": 3}}', "null"])
+def test_index_that_makes_no_sense_is_refused(tmp_path, index):
+    (tmp_path / "index.json").write_text(index)
+    with pytest.raises(ValueError, match=r"index\.json is damaged: reinstall"):
+        pack.unpack(tmp_path)
+
+
 def test_swapped_embedded_files_are_refused(tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(pack.FOLDER, copy)

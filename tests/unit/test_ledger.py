@@ -121,6 +121,12 @@ def changed(path, change):
         (lambda path: changed(path, lambda v: v.pop("machine")), "Ledger lacks machine"),
         (lambda path: changed(path, lambda v: v.update(extra=1)), "Ledger has no extra"),
         (lambda path: changed(path, lambda v: v["results"]["first"].pop("steps")), "FitResult lacks steps"),
+        (
+            lambda path: changed(path, lambda v: v["results"]["first"].update(steps="3")),
+            "FitResult.steps should be int",
+        ),
+        (lambda path: changed(path, lambda v: v["results"]["first"].update(losses=[1.0])), "losses should be ndarray"),
+        (lambda path: changed(path, lambda v: v.update(results=None)), "Ledger.results should be dict, not NoneType"),
         (lambda path: changed(path, lambda v: v["results"]["first"]["losses"].update(shape=[9])), "damaged"),
         (lambda path: changed(path, lambda v: v["results"]["first"]["losses"].update(base64="%%")), "damaged"),
         (lambda path: changed(path, lambda v: v["results"]["first"]["losses"].update(__array__="object")), "damaged"),

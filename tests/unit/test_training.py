@@ -49,7 +49,7 @@ def test_same_recipe_gives_the_same_run_and_another_seed_another(data):
 
 
 def test_loop_agrees_with_the_loop_everybody_writes_by_hand(data):
-    recipe = BASE.changed(schedule="constant", momentum=0.9, weight_decay=1e-3, batch_size=64)
+    recipe = BASE.changed(schedule="one_cycle", momentum=0.9, weight_decay=1e-3, batch_size=64)
     torch.manual_seed(5)
     module = models.build(TINY)
     reference = copy.deepcopy(module)
@@ -59,7 +59,8 @@ def test_loop_agrees_with_the_loop_everybody_writes_by_hand(data):
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
     images, labels = datasets.as_batch(data.train.images), torch.from_numpy(data.train.labels)
     losses = []
-    for start in range(0, 200, 64):
+    for step, start in enumerate(range(0, 200, 64)):
+        optimizer.param_groups[0]["lr"] = training.learning_rate_at(recipe, step, 4)
         chosen = order[start : start + 64]
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(reference(images[chosen]), labels[chosen])
@@ -245,6 +246,12 @@ def test_recipe_can_take_fewer_images_and_the_result_says_so(data):
     assert result.images == 100
     assert len(result.predictions) == len(result.is_correct) == 50
     assert "used here: 100 training and 50 test images" in result.data_source
+
+
+def test_a_result_shows_itself_in_one_line(data):
+    result = fit(BASE, data, model=TINY)
+    assert f"{result.accuracy:.1%} of 200 test images" in repr(result)
+    assert "\n" not in repr(result)
 
 
 def test_predictions_and_accuracy_agree_with_each_other(data):

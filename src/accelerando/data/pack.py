@@ -89,8 +89,11 @@ def unpack(folder: Path = FOLDER) -> tuple[Images, Labels, Images, Labels]:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder / INDEX} cannot be read: reinstall the course ({error})") from error
-    train_images, train_labels = _part(index["train"], folder)
-    test_images, test_labels = _part(index["test"], folder)
+    try:
+        train_images, train_labels = _part(index["train"], folder)
+        test_images, test_labels = _part(index["test"], folder)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / INDEX} is damaged: reinstall the course ({error!r})") from error
     return train_images, train_labels, test_images, test_labels
 
 
