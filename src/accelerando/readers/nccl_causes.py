@@ -60,6 +60,7 @@ HARMLESS = _meanings(
 
 # Something that went wrong by itself.
 CAUSES = _meanings(
+    (r"Out of bounds values : [1-9]\d* FAILED", "the collectives gave wrong results (nccl-tests: out of bounds values)"),
     (r"Duplicate GPU detected ?: rank (?P<a>\d+) and rank (?P<b>\d+) both on (?:CUDA |HIP )?device (?P<device>\w+)",
      "Duplicate GPU detected: rank {a} and rank {b} use the same GPU (device {device}); give each rank its own"),
     (r"Duplicate GPU detected", "Duplicate GPU detected: two ranks use the same GPU; give each rank its own"),
