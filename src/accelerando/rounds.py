@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,7 @@ def measure_rounds(
     rounds: int,
     *,
     sample_s: float = 0.12,
+    around: Callable[[int], AbstractContextManager[object]] = nullcontext,
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> tuple[RoundPoint, ...]:
@@ -51,6 +53,7 @@ def measure_rounds(
         subjects: Setting -> function; the first one is what the others are compared to.
         rounds: At least 1.
         sample_s: A sample repeats the call until it should last so long.
+        around: Given the setting, what to enter around each sample, outside the clock.
         seed: Of the order within each round.
         clock: Seconds; tests bring their own.
 
@@ -63,12 +66,14 @@ def measure_rounds(
     keys = list(subjects)
     repeats, samples = {}, {key: np.empty(rounds) for key in keys}
     for key in keys:
-        _time(subjects[key], 1, clock)  # the first call warms caches and is not counted
-        repeats[key] = max(1, math.ceil(sample_s / max(_time(subjects[key], 1, clock), 1e-7)))
+        with around(key):
+            _time(subjects[key], 1, clock)  # the first call warms caches and is not counted
+            repeats[key] = max(1, math.ceil(sample_s / max(_time(subjects[key], 1, clock), 1e-7)))
     for number in range(rounds):
         for place in order.permutation(len(keys)):
             key = keys[place]
-            samples[key][number] = _time(subjects[key], repeats[key], clock) / repeats[key]
+            with around(key):
+                samples[key][number] = _time(subjects[key], repeats[key], clock) / repeats[key]
     return tuple(_point(key, samples[key], samples[keys[0]]) for key in keys)
 
 

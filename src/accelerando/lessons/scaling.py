@@ -6,7 +6,8 @@ Every experiment returns a frozen result with a ``sentence``: what this run show
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -141,8 +142,10 @@ class SpeedupCurve:
         low, high = last.interval
         spread = "" if high == math.inf else f" (95 % interval {low:.2f} to {high:.2f})"
         start = f"{self.label}: {last.key} threads gave **{last.ratio:.2f} times** the speed{spread}"
-        if self.is_scaled:
+        if self.is_scaled and last.ratio >= 1:
             return f"{start}, with the work grown in the same measure."
+        if last.ratio < 1:
+            return f"{start}: they made it slower. Is something else running, or is each piece of work very small?"
         if last.ratio > 0.95 * last.key:
             return f"{start}. That is all there was to gain: here the belief survives, up to the cores there are."
         ceiling = f"{1 / self.serial_fraction:.1f}" if self.serial_fraction > 0.001 else "no visible limit"
@@ -173,8 +176,9 @@ def measure_threads(
     steps = {}
     for threads in thread_counts(usable_cores):
         size = batch_size * threads if is_scaled else batch_size
-        steps[threads] = training.stepper(STEP_RECIPE.changed(threads=threads, batch_size=min(size, 1024)), data)
-    points = rounds.measure_rounds(steps, budget.rounds, sample_s=0.15 if budget.rounds > 1 else 0.01)
+        steps[threads] = training.stepper(STEP_RECIPE.changed(batch_size=min(size, 1024)), data)
+    sample_s = 0.15 if budget.rounds > 1 else 0.01
+    points = rounds.measure_rounds(steps, budget.rounds, sample_s=sample_s, around=_threads)
     label = f"A training step ({batch_size} images{' per thread' if is_scaled else ''})"
     if is_scaled:
         points = tuple(_scaled(point, min(batch_size * point.key, 1024) / batch_size) for point in points)
@@ -213,23 +217,23 @@ def measure_kernels(budget: Budget, here: machine.Machine) -> tuple[SpeedupCurve
     return tuple(
         SpeedupCurve(
             label,
-            rounds.measure_rounds({n: _on_threads(run, n) for n in counts}, budget.rounds, sample_s=0.05),
+            rounds.measure_rounds(dict.fromkeys(counts, run), budget.rounds, sample_s=0.05, around=_threads),
             here.usable_cores,
         )
         for label, run in kinds.items()
     )
 
 
-def _on_threads(run: Callable[[], object], threads: int) -> Callable[[], None]:
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
     import torch
 
-    def call() -> None:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        run()
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
         torch.set_num_threads(before)
-
-    return call
 
 
 # -- a bigger batch ---------------------------------------------------------------------------------------------------

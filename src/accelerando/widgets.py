@@ -1,0 +1,171 @@
+"""What a reader can move, guess and answer: the only door to ipywidgets.
+
+Each widget comes with a picture or a text that shows without a kernel too, so that a stored notebook is complete.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accelerando import costs, figures, quizzes
+
+Row = tuple[float, float, float, float]
+_guesses: dict[str, float] = {}  # of this kernel: what the reader wrote down before measuring
+
+
+class Shown:
+    """A widget with what stands in for it where no kernel runs: both are in the output, a front end shows one."""
+
+    def __init__(self, widget: Any, still: figures.Picture | None, words: str) -> None:
+        """Keep all three; ``words`` are for those who see neither."""
+        self.widget, self.still, self.words = widget, still, words
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = dict(self.widget._repr_mimebundle_())
+        bundle["text/plain"] = re.sub(r"<[^>]+>", " ", self.words)
+        if self.still is not None:
+            bundle["image/png"] = self.still.png
+        elif "<" in self.words:
+            bundle["text/html"] = self.words
+        return bundle
+
+
+def speedup_picture(serial_fraction: float, workers: int, points: Mapping[str, Sequence[Row]]) -> figures.Picture:
+    """Amdahl's and Gustafson's curves for one serial fraction, with measured points on them."""
+    counts = sorted({*(2**power for power in range(11) if 2**power < workers), workers})
+    lines = {
+        "perfect": (counts, [float(count) for count in counts]),
+        "Amdahl: the same work": (counts, [costs.predict_speedup(serial_fraction, count) for count in counts]),
+        "Gustafson: more work": (counts, [costs.predict_scaled_speedup(serial_fraction, count) for count in counts]),
+    }
+    title = f"Serial share {serial_fraction:.0%}: {workers} workers give {lines['Amdahl: the same work'][1][-1]:.1f}x"
+    return figures.speedups(lines, points, title=title, is_log=True)
+
+
+def speedup_explorer(points: Mapping[str, Sequence[Row]], serial_fraction: float = 0.1) -> Shown:
+    """Sliders for the serial share and the number of workers, over this machine's measured points.
+
+    Args:
+        points: Label -> rows of (workers, speed-up, interval's lower and upper end).
+        serial_fraction: Where the slider starts, such as the one that was measured; 0 to 1.
+    """
+    import ipywidgets as ipw
+
+    start = min(1.0, max(0.0, round(serial_fraction, 2)))
+    share = ipw.FloatSlider(value=start, min=0, max=1, step=0.01, description="serial share", readout_format=".0%",
+                            continuous_update=False)
+    workers = ipw.SelectionSlider(options=[2**power for power in range(1, 11)], value=16, description="workers")
+    still = speedup_picture(start, 16, points)
+    picture, words = ipw.Image(value=still.png, format="png", width=726), ipw.HTML()
+
+    def draw(*_: object) -> None:
+        now = speedup_picture(share.value, workers.value, points)
+        picture.value, picture.alt = now.png, now.words
+        words.value = html.escape(speedup_words(share.value, workers.value))
+
+    share.observe(draw, "value")
+    workers.observe(draw, "value")
+    draw()
+    return Shown(ipw.VBox([ipw.HBox([share, workers]), words, picture]), still, still.words)
+
+
+def speedup_words(serial_fraction: float, workers: int) -> str:
+    """Say what a serial share costs, in money terms: how much of the workers' time is spent waiting."""
+    same = costs.predict_speedup(serial_fraction, workers)
+    more = costs.predict_scaled_speedup(serial_fraction, workers)
+    limit = "no limit" if serial_fraction == 0 else f"a limit of {1 / serial_fraction:.1f}x"
+    return (
+        f"The same work: {same:.1f}x as fast, so {1 - same / workers:.0%} of the {workers} workers' time is spent "
+        f"waiting ({limit}). As much work as fills the time: {more:.1f}x as much."
+    )
+
+
+def guess(name: str, question: str, unit: str = "", start: float = 1.0) -> Shown:
+    """A place to write a prediction down before it is measured; `compare_guess` looks at it afterwards.
+
+    Args:
+        name: Of the guess, for `compare_guess`.
+        question: What is asked.
+        unit: Of the number.
+        start: What the field holds at first.
+    """
+    import ipywidgets as ipw
+
+    field = ipw.FloatText(value=start, layout=ipw.Layout(width="9em"))
+    button, said = ipw.Button(description="write it down"), ipw.HTML()
+
+    def keep(_: object) -> None:
+        _guesses[name] = float(field.value)
+        said.value = f"written down: {field.value:g} {html.escape(unit)}"
+
+    button.on_click(keep)
+    label = ipw.HTML(f"<b>{html.escape(question)}</b>")
+    row = ipw.HBox([field, ipw.HTML(html.escape(unit)), button, said])
+    return Shown(ipw.VBox([label, row]), None, f"Your guess: {html.escape(question)}")
+
+
+def compare_guess(name: str, measured: float, unit: str = "") -> str:
+    """Set a guess beside what was measured, as Markdown; says so when nothing was written down."""
+    if name not in _guesses:
+        return f"Measured: **{measured:.3g} {unit}**. (No guess was written down above; the next one is yours.)"
+    guessed = _guesses[name]
+    if measured and abs(guessed / measured - 1) < 0.1:
+        return f"You guessed {guessed:g} {unit}; measured: **{measured:.3g} {unit}**. Within a tenth."
+    way = "more" if guessed > measured else "less"
+    return f"You guessed {guessed:g} {unit}; measured: **{measured:.3g} {unit}**. You expected {way}: why?"
+
+
+def quiz(lesson: str) -> Shown:
+    """A lesson's quiz: choose, learn at once why it is right or wrong, and take the answers to the lab.
+
+    Args:
+        lesson: As `catalog.find` takes it.
+    """
+    import ipywidgets as ipw
+
+    questions = quizzes.read(lesson)
+    chosen: dict[str, str] = {}
+    line = ipw.HTML(_answers_line(chosen, len(questions)))
+    boxes: list[Any] = []
+    for number, question in enumerate(questions, 1):
+        options = [(f"{key}) {choice.text}", key) for key, choice in question.choices.items()]
+        choice = ipw.RadioButtons(options=options, value=None, layout=ipw.Layout(width="auto"))
+        why = ipw.HTML()
+
+        def answer(change: Mapping[str, Any], question: quizzes.QuizQuestion = question, why: Any = why) -> None:
+            chosen[question.id] = change["new"]
+            why.value = explain(question, change["new"])
+            line.value = _answers_line(chosen, len(questions))
+
+        choice.observe(answer, "value")
+        boxes += [ipw.HTML(f"<b>{number}. {html.escape(question.text)}</b>"), choice, why]
+    still = "".join(
+        f"<p><b>{number}. {html.escape(question.text)}</b><br>"
+        + "<br>".join(f"{key}) {html.escape(choice.text)}" for key, choice in question.choices.items())
+        + "</p>"
+        for number, question in enumerate(questions, 1)
+    )
+    return Shown(ipw.VBox([*boxes, line]), None, still)
+
+
+def explain(question: quizzes.QuizQuestion, key: str) -> str:
+    """Why a choice is right or wrong, as HTML; words and sign, not colour alone."""
+    is_right = key == question.right
+    colour, sign = ("#1a7f37", "✓ Right.") if is_right else ("#b42318", "✗ Not quite.")
+    return (
+        f'<div style="border-left:4px solid {colour};padding-left:.7em;margin:.2em 0 .8em">'
+        f'<b style="color:{colour}">{sign}</b> '
+        f"{html.escape(question.choices[key].why)}</div>"
+    )
+
+
+def _answers_line(chosen: Mapping[str, str], total: int) -> str:
+    if not chosen:
+        return "Your answers will stand here, as a line for the lab."
+    pairs = ", ".join(f'"{key}": "{value}"' for key, value in chosen.items())
+    left = total - len(chosen)
+    note = "For the lab's last question:" if not left else f"{left} to go. So far:"
+    return f"{note}<br><code>quiz = {{{html.escape(pairs, quote=False)}}}</code>"
