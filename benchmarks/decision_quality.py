@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ TRACES, RESULTS = FOLDER / "traces", FOLDER / "results"
 BASE_STEPS = 20
 CANDIDATES = {"A/A": 20, "1.05x": 21, "1.10x": 22, "1.15x": 23, "1.25x": 25}
 """Steps of the baseline; the candidate always does BASE_STEPS."""
-BUDGET_S = 60.0  # of the live runs; a replay has the 25 s of its trace
+BUDGET_S = 60.0  # of the live runs; a replay has the seconds of its trace
 
 
 def training_steps(steps: int) -> Callable[[], None]:
@@ -181,7 +181,7 @@ def replay(trace: Trace, stretches: int, seed: int, threshold: float = 1.0) -> d
     return {name: summary(outcomes) for name, outcomes in found.items()}
 
 
-def summary(outcomes: list[tuple[str, float]]) -> dict[str, float]:
+def summary(outcomes: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Share of each verdict; median and 95th percentile of the seconds."""
     counts, seconds = Counter(verdict for verdict, _ in outcomes), [took for _, took in outcomes]
     shares = {verdict: counts[verdict] / len(outcomes) for verdict in ("faster", "not faster", "undecided")}
@@ -224,7 +224,7 @@ def load_traces(path: Path) -> tuple[list[Trace], dict[str, Any]]:
     return traces, about["circumstances"]
 
 
-def record_all(quick: bool, threads: int) -> tuple[list[Trace], dict[str, Any]]:
+def record_all(quick: bool, threads: int, seconds: float) -> tuple[list[Trace], dict[str, Any]]:
     """Record every trace; what the machine was and how calm."""
     names = ("A/A", "1.15x") if quick else tuple(CANDIDATES)
     loads = ("as it is",) if quick else ("as it is", "one core busy")
@@ -233,7 +233,7 @@ def record_all(quick: bool, threads: int) -> tuple[list[Trace], dict[str, Any]]:
     for load in loads:
         with watch() as watched:
             for name in names:
-                segments, seconds = (1, 10.0) if quick else (4 if name == "A/A" else 1, 25.0)
+                segments = 4 if name == "A/A" and not quick else 1
                 print(f"recording {name}, {load}: {segments} x {seconds:g} s", flush=True)
                 traces.append(record(name, load, segments, seconds, len(traces), threads))
         calmness[load] = asdict(watched.state)
@@ -331,9 +331,11 @@ def main() -> None:
     parser.add_argument("--stretches", type=int, default=0, help="replays of each trace (default 1000, quick 100)")
     cores = machine.probe().usable_cores or 1
     parser.add_argument("--threads", type=int, default=cores, help="of each process (default: all cores)")
+    parser.add_argument("--seconds", type=float, default=0.0, help="of each trace (default 25, quick 8)")
     given = parser.parse_args()
+    given.seconds = given.seconds or (8.0 if given.quick else 25.0)
     path = TRACES / "training_steps.npz"
-    traces, circumstances = load_traces(path) if given.replay else record_all(given.quick, given.threads)
+    traces, circumstances = load_traces(path) if given.replay else record_all(given.quick, given.threads, given.seconds)
     if not (given.quick or given.replay):
         save_traces(traces, circumstances, path)
     stretches = given.stretches or (100 if given.quick else 1000)
