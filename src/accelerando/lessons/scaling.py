@@ -360,13 +360,16 @@ def _split(fields: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
     return bool(rest.pop("bias", False)), rest
 
 
-def measure_surroundings(wanted: Surroundings, budget: Budget) -> measure.Comparison | None:
-    """Compare two environments in two child processes; None when the budget has no time for it."""
-    if budget.process_s == 0:
-        return None
+def measure_surroundings(wanted: Sequence[Surroundings], budget: Budget) -> tuple[measure.Comparison, ...]:
+    """Compare environments, each pair in two child processes; nothing when the budget has no time for processes."""
     arguments = {"recipe": {"batch_size": 128}, "steps": 4}
-    before, after = (Experiment(PREPARE_STEPS, arguments, env, prepares=True) for env in (wanted.before, wanted.after))
-    return measure.compare(before, after, budget_s=budget.process_s, labels=("before", wanted.name))
+    found = []
+    for setting in wanted if budget.process_s else ():
+        before, after = (
+            Experiment(PREPARE_STEPS, arguments, variables, prepares=True) for variables in (setting.before, setting.after)
+        )
+        found.append(measure.compare(before, after, budget_s=budget.process_s, labels=("before", setting.name)))
+    return tuple(found)
 
 
 def prepare_steps(recipe: dict[str, Any], steps: int) -> Callable[[], None]:
@@ -382,6 +385,8 @@ def prepare_steps(recipe: dict[str, Any], steps: int) -> Callable[[], None]:
 
 def reading(comparisons: Sequence[measure.Comparison]) -> str:
     """Say which of several switches helped in this run, which did not, and which stay open."""
+    if not comparisons:
+        return "Nothing was measured: the smoke budget has no time for it."
     groups: dict[str, list[str]] = {"faster": [], "not faster": [], "undecided": []}
     for found in comparisons:
         groups[found.verdict].append(f"{found.candidate.label} ({found.ratio:.2f})")
@@ -399,6 +404,23 @@ EXAMPLE_OFFERS = (
     Offer("newest generation, 64 cores", 3.20, 64, 1.4),
 )
 """Invented, to show the arithmetic: put in what your provider asks today."""
+
+
+def price_table(curve: SpeedupCurve, offers: Sequence[Offer] = EXAMPLE_OFFERS) -> str:
+    """Predict time and price of a thousand steps on each offer, as a Markdown table.
+
+    Args:
+        curve: Measured here, by `measure_threads`: gives the step's time on one core and its serial share.
+        offers: What can be rented.
+    """
+    fraction = 0.0 if math.isnan(curve.serial_fraction) else curve.serial_fraction
+    lines = ["| offer | price per hour | cores | speed-up | 1000 steps take | and cost |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| {row['name']} | {row['price_per_hour']:.2f} | {row['cores']} | {row['speedup']:.1f} | "
+        f"{row['minutes']:.2f} min | {row['price']:.5f} |"
+        for row in costs.price_rows(curve.points[0].median_s, fraction, offers)
+    ]
+    return "\n".join(lines)
 
 
 # -- the lab's timed question -----------------------------------------------------------------------------------------
@@ -429,7 +451,11 @@ def train_recipe(recipe: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     Returns:
         ``seconds`` of training alone (no start, no warm-up, no judging) and ``predictions``, int64 (2000,).
     """
-    result = training.fit(Recipe.from_dict({**recipe, "seed": seed}), task_data())
+    return _train(recipe, seed, task_data())
+
+
+def _train(recipe: Mapping[str, Any], seed: int, data: datasets.Dataset) -> dict[str, Any]:
+    result = training.fit(Recipe.from_dict({**recipe, "seed": seed}), data)
     return {"seconds": result.seconds, "predictions": result.predictions}
 
 
@@ -452,17 +478,21 @@ class RecipeTrial:
         )
 
 
-def try_recipe(start: dict[str, Any], recipe: dict[str, Any], *, runs: int = 2, margin: float = 0.02) -> RecipeTrial:
+def try_recipe(
+    start: dict[str, Any], recipe: dict[str, Any], budget: Budget, *, runs: int = 1, margin: float = 0.02
+) -> RecipeTrial:
     """Train by two recipes in turn, in this process, and compare speed and accuracy; for finding your way in the lab.
 
     Args:
         start: The recipe that is there.
         recipe: The one that is proposed.
+        budget: How many images.
         runs: Of each, with seeds 0, 1, …
         margin: Accuracy that may be lost, as a fraction.
     """
-    labels = task_data().test.labels
-    pairs = [(train_recipe(start, seed), train_recipe(recipe, seed)) for seed in range(runs)]
+    data = images(budget)
+    labels = data.test.labels
+    pairs = [(_train(start, seed, data), _train(recipe, seed, data)) for seed in range(runs)]
     ratio = math.exp(float(np.mean([math.log(before["seconds"] / after["seconds"]) for before, after in pairs])))
     before, after = (np.stack([pair[side]["predictions"] == labels for pair in pairs]) for side in (0, 1))
     kept = stats.paired_non_inferiority(before, after, margin)
