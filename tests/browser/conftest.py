@@ -28,3 +28,11 @@ def opening() -> Iterator[Callable[..., Room]]:
             for process in left:
                 if process.is_running():
                     process.kill()
+
+
+@pytest.fixture(scope="session")
+def room(opening: Callable[..., Room], tmp_path_factory: pytest.TempPathFactory) -> Room:
+    """A room that is open, for all tests that do not close it."""
+    opened = opening(tmp_path_factory.mktemp("work"))
+    assert opened.address
+    return opened

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,20 +47,18 @@ TRIAL = [
 
 
 @pytest.fixture(scope="module")
-def room(opening: Callable[..., Room], tmp_path_factory: pytest.TempPathFactory) -> Room:
-    """A room whose learner has written a notebook of their own beside the lab."""
-    opened = opening(tmp_path_factory.mktemp("work"))
-    assert opened.address
+def trial(room: Room) -> str:
+    """A notebook that the learner has written beside the lab."""
     cells = [
         {"cell_type": "code", "id": f"c{i}", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
         for i, source in enumerate(TRIAL)
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
-    path = opened.folder / "labs" / LESSON.folder / "trial.ipynb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(notebook))
-    return opened
+    name = f"labs/{LESSON.folder}/trial.ipynb"
+    (room.folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (room.folder / name).write_text(json.dumps(notebook))
+    return name
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +131,13 @@ def test_a_link_opens_the_lab_in_jupyterlab_and_the_top_bar_leads_back(room: Roo
     expect(lab.locator("#accelerando-course-link a")).to_have_attribute("href", f"{room.base}accelerando")
 
 
-def test_checks_show_their_cards_a_slider_moves_and_the_landing_page_counts(room: Room, page: Page) -> None:
+def test_checks_show_their_cards_a_slider_moves_and_the_landing_page_counts(room: Room, page: Page, trial: str) -> None:
     landing = page.context.new_page()
     landing.goto(room.address)
     practised = landing.locator("#lesson-1 .score b").first
     expect(practised).to_have_text("0")
 
-    cells = open_in_lab(room, page, f"labs/{LESSON.folder}/trial.ipynb")
+    cells = open_in_lab(room, page, trial)
     run(page, cells, 0, 2)
     card = cells.nth(2).locator(".jp-OutputArea")
     expect(card).to_contain_text("not answered yet")

@@ -1,7 +1,6 @@
 """The Jupyter server extension: serves the landing page at ``/accelerando`` and says when the room is open."""
 
 import asyncio
-import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +57,7 @@ async def announce(server: "ServerApp") -> None:
     try:
         await AsyncHTTPClient().fetch(full_address, request_timeout=_ANSWER_LIMIT_S)
     except Exception as error:  # whatever it was: a person waits for an address or for a reason
-        print(f"course: the landing page does not answer at {address}: {error}", file=sys.stderr)  # noqa: T201
-        server.web_app.settings["accelerando_exit_code"] = 1
+        server.web_app.settings["accelerando_failure"] = f"the landing page does not answer at {address}: {error}"
         server.stop()
         return
     print(f"The course is open at {full_address}   (Ctrl-C closes it)", flush=True)  # noqa: T201

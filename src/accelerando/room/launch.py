@@ -10,11 +10,13 @@ import shlex
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import catalog, work
+from .quiet import errors_to, last_line
 
 if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
@@ -36,17 +38,15 @@ def lab_command(browser: bool, port: int | None) -> int:
         port: Where to listen; None takes a free one from 8888 upwards.
 
     Returns:
-        0 after a regular end, 1 when the room could not be opened; a sentence said why.
+        0 after a regular end, 1 when the room could not be opened (a sentence said why), 130 when Ctrl-C came first.
     """
     try:
-        prepared = work.prepare()
-        if port is not None and not is_free(port):
-            raise work.WorkError(f"port {port} is taken; leave --port away and the course finds a free one")
+        return _open(browser, port)
     except work.WorkError as error:
         return _fail(str(error))
-    _tell_prepared(prepared)
-    write_shortcut(prepared.folder)
-    return _serve(prepared.folder, browser, port)
+    except KeyboardInterrupt:  # before the server could hear it
+        _say("\nClosed before it was open.")
+        return 130
 
 
 def reset_command(lab: str) -> int:
@@ -79,15 +79,40 @@ def is_free(port: int) -> bool:
     return True
 
 
+def _open(browser: bool, port: int | None) -> int:
+    prepared = work.prepare()
+    if port is not None and not is_free(port):
+        raise work.WorkError(f"port {port} is taken; leave --port away and the course finds a free one")
+    _tell_prepared(prepared)
+    write_shortcut(prepared.folder)
+    return _serve(prepared.folder, browser, port)
+
+
 def _serve(folder: Path, browser: bool, port: int | None) -> int:
     _set_environment(folder)
+    options = _options(folder, browser, port)
+    log = folder / ".room" / "server.log"
+    with errors_to(log):
+        failure = _run_server(options, log)
+    return 0 if failure is None else _fail(f"{failure}; more in {log}")
+
+
+def _run_server(options: list[str], log: Path) -> str | None:
+    """Run JupyterLab until it is stopped; returns what went wrong, if something did."""
     from jupyterlab.labapp import LabApp
 
     application: Any = LabApp
-    server: ServerApp = application.initialize_server(argv=_options(folder, browser, port))
+    try:
+        server: ServerApp = application.initialize_server(argv=options)
+    except SystemExit:  # it logged why
+        return f"JupyterLab did not start: {last_line(log)}"
+    except Exception as error:
+        traceback.print_exc()  # into the log
+        return f"JupyterLab did not start: {error}"
     with _stops_on_signals(lambda: server.stop(from_signal=True)):
         server.start()
-    return int(server.web_app.settings.get("accelerando_exit_code", 0))
+    failure: str | None = server.web_app.settings.get("accelerando_failure")
+    return failure
 
 
 def _host() -> str:
@@ -133,6 +158,7 @@ def _options(folder: Path, browser: bool, port: int | None) -> list[str]:
         f"--ServerApp.allow_root={is_root}",
         f"--ServerApp.jpserver_extensions={extensions}",
         "--Application.log_level=ERROR",
+        "--ServerApp.answer_yes=True",  # Ctrl-C means it, also in the second before our own handler stands
         f"--IdentityProvider.token={secrets.token_hex(16)}",
         "--KernelSpecManager.allowed_kernelspecs=python3",
         "--LabApp.default_url=/accelerando",

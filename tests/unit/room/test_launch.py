@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,25 @@ def test_the_host_can_be_named_for_containers(tmp_path: Path, monkeypatch: pytes
     assert "--ServerApp.ip=127.0.0.1" in launch._options(tmp_path, False, None)
     monkeypatch.setenv(launch.HOST_VARIABLE, "0.0.0.0")
     assert "--ServerApp.ip=0.0.0.0" in launch._options(tmp_path, False, None)
+
+
+@pytest.mark.parametrize(("way", "told"), [("exit", "no port is free"), ("raise", "bad configuration")])
+def test_a_jupyter_that_cannot_start_says_why_and_where_more_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], way: str, told: str
+) -> None:
+    class Broken:
+        @staticmethod
+        def initialize_server(argv: list[str]) -> None:
+            if way == "raise":
+                raise ValueError(told)
+            print(f"[C] {told}", file=sys.stderr)
+            raise SystemExit(1)
+
+    monkeypatch.setattr("jupyterlab.labapp.LabApp", Broken)
+    monkeypatch.setattr(launch, "_set_environment", lambda folder: None)
+    monkeypatch.setattr(sys, "stderr", os.fdopen(os.dup(2), "w"))
+    assert launch._serve(tmp_path, False, None) == 1
+    sys.stderr.flush()
+    errors = capfd.readouterr().err
+    assert "course: JupyterLab did not start: " in errors
+    assert errors.rstrip().endswith("server.log")
