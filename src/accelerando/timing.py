@@ -54,6 +54,8 @@ class Side:
             growth = 1.2 * min_sample_s / took if took > 0 else 10.0
             self.repeats = min(_MAX_REPEATS, math.ceil(self.repeats * min(10.0, max(1.5, growth))))
             took = self._call(self.repeats)
+        if took < 10 * min_sample_s:  # a single short one may have met a burst, and repeats would be too few
+            took = min(took, self._call(self.repeats))
         self._per_call_s = took / self.repeats
         self.repeats = max(1, math.ceil(min_sample_s / self._per_call_s))
         self.warmup_s = self._clock() - begun - self.first_call_s
