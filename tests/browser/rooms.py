@@ -70,7 +70,11 @@ class Room:
 
 def open_room(folder: Path, *options: str) -> Room:
     """Start ``course lab`` without a browser; a thread keeps what it prints."""
-    environment = os.environ | {"ACCELERANDO_WORK": str(folder), "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {
+        "ACCELERANDO_WORK": str(folder),
+        "ACCELERANDO_BUDGET": "smoke",  # of the lessons that the tests open
+        "PYTHONUNBUFFERED": "1",
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "accelerando", "lab", "--no-browser", *options],
         env=environment,

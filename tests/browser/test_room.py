@@ -26,7 +26,7 @@ QUIET = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE_MS = 45_000
+PATIENCE_MS = 90_000
 LESSON = catalog.find("scaling")
 
 pytestmark = [
@@ -154,3 +154,30 @@ def test_checks_show_their_cards_a_slider_moves_and_the_landing_page_counts(room
     expect(explorer).to_contain_text("4 cores")
 
     expect(practised).to_have_text("3")  # without a reload
+
+
+def test_lesson_1_opens_from_the_landing_page_and_its_explorer_moves(room: Room, page: Page) -> None:
+    notebook = json.loads((room.folder / "notebooks" / f"{LESSON.folder}.ipynb").read_text(encoding="utf-8"))
+    sources = ["".join(cell["source"]) for cell in notebook["cells"]]
+
+    def find(code: str) -> int:
+        return next(number for number, source in enumerate(sources) if code in source)
+
+    page.goto(room.address)
+    lesson = page.locator("#lesson-1 .actions a", has_text="Lesson")
+    path = (lesson.get_attribute("href") or "").partition("lab/tree/")[2]
+    assert path == f"notebooks/{LESSON.folder}.ipynb"
+
+    cells = open_in_lab(room, page, path)
+    expect(cells.first).to_contain_text(LESSON.title)
+    for code in ("machine.probe()", "scaling.measure_threads(", "widgets.speedup_explorer("):
+        number = find(code)
+        run(page, cells, number, number)
+    explorer = cells.nth(number).locator(".jp-OutputArea").first
+    words = explorer.locator(".widget-html").last
+    expect(words).to_contain_text("workers")
+    before = words.inner_text()
+    explorer.locator(".noUi-handle").last.focus()
+    page.keyboard.press("ArrowRight")
+    expect(words).not_to_have_text(before)
+    expect(explorer.locator("img")).to_be_visible()

@@ -110,7 +110,7 @@ def test_a_jupyter_that_cannot_start_says_why_and_where_more_stands(
         def initialize_server(argv: list[str]) -> None:
             if way == "raise":
                 raise ValueError(told)
-            print(f"[C] {told}", file=sys.stderr)
+            sys.stderr.write(f"[C] {told}\n")
             raise SystemExit(1)
 
     monkeypatch.setattr("jupyterlab.labapp.LabApp", Broken)
