@@ -137,7 +137,6 @@ def tiny_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
             "read": lambda p, lesson: notebook(*made),
         }
         monkeypatch.setattr(score, "grade", lambda path, lesson, **more: real(path, lesson, **more, **options))
-        monkeypatch.setattr(command, "_record", lambda report: None)
         path = tmp_path / "tiny.ipynb"
         path.touch()
         return path
@@ -171,6 +170,31 @@ def test_what_cannot_be_graded_is_said_in_a_sentence(as_json: bool, capsys: pyte
     out, err = capsys.readouterr()
     assert "there is no lab 'nonsense'" in (json.loads(out)["error"] if as_json else err)
     assert "Traceback" not in out + err
+
+
+def test_our_own_mistake_is_one_sentence(
+    tiny_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny_file(*cells())
+    monkeypatch.setattr(score, "grade", lambda *arguments, **named: 1 / 0)
+    assert command.check_lab("99", path, False, False) == 2
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: division by zero (test_score.py, line" in err
+    assert "Traceback" not in err
+
+
+def test_only_the_learners_own_file_is_recorded(
+    tiny_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recorded: list[Any] = []
+    monkeypatch.setattr(command.logbook, "record_graded", recorded.append)
+    path = tiny_file(*cells())
+    monkeypatch.setenv("ACCELERANDO_WORK", str(tmp_path / "elsewhere"))
+    command.check_lab("99", path, False, False)
+    assert recorded == []
+    monkeypatch.setenv("ACCELERANDO_WORK", str(tmp_path))
+    command.check_lab("99", path, False, False)
+    assert [result.status for result in recorded[0]] == ["passed"] * 3
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -107,9 +107,22 @@ def test_too_noisy_to_tell_is_undecided_and_costs_no_more_than_the_budget() -> N
 
 
 def test_a_machine_too_slow_for_enough_pairs_is_undecided_not_failed() -> None:
-    result = FakeMachine(baseline_s=60.0, candidate_s=60.0).decide()
+    machine = FakeMachine(baseline_s=60.0, candidate_s=60.0)
+    result = machine.decide()
     assert result.status == "undecided"
-    assert "too few" in result.message
+    assert "too long to compare" in result.message
+    assert machine.now_s < 70
+
+
+def test_a_start_that_does_not_end_is_undecided() -> None:
+    result = FakeMachine(baseline_s=1e6).decide()
+    assert (result.status, "did not end within" in result.message) == ("undecided", True)
+
+
+def test_a_slow_machine_gets_more_time_for_the_fewest_pairs() -> None:
+    machine = FakeMachine(baseline_s=12.0, candidate_s=5.0)
+    assert machine.decide().status == "passed"
+    assert 45 < machine.now_s < 2.5 * 45
 
 
 def test_no_one_fails_for_speed_on_a_busy_machine() -> None:

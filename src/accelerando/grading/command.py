@@ -3,13 +3,14 @@
 import json
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from .. import catalog, work
+from .. import catalog, logbook, work
 from ..catalog import Lesson
 from . import score
 from .report import print_report
@@ -48,8 +49,13 @@ def check_lab(lab: str, notebook: Path | None, solution: bool, as_json: bool) ->
         return score.EXIT_STOPPED
     except _Terminated as stop:
         return 128 + stop.number
-    if not solution:
-        _record(report)
+    except Exception as error:  # a mistake of ours: one sentence and the place, not a page of traceback
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}, line {frame.lineno}"
+        return _refuse(
+            f"the grader itself stopped with {type(error).__name__}: {error} ({where}); please report it", as_json
+        )
+    _record(report, path)
     if as_json:
         print(json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False))  # noqa: T201
     else:
@@ -70,13 +76,12 @@ def _find(lesson: Lesson, notebook: Path | None, solution: bool) -> Path:
     return path
 
 
-def _record(report: score.Report) -> None:
-    """Tell the landing page; that it cannot be written must not hide what came of the grading."""
-    record = getattr(work, "record_graded", None)
-    if record is None:
+def _record(report: score.Report, path: Path) -> None:
+    """Tell the landing page of the learner's own file; that it cannot be written must not hide what came of it."""
+    if not work.is_learners(path):
         return
     try:
-        record(report)
+        logbook.record_graded(report.results)
     except (OSError, ValueError) as error:
         print(f"course: the landing page was not told: {error}", file=sys.stderr)  # noqa: T201
 

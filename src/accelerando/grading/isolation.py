@@ -151,7 +151,7 @@ def _basic_jail() -> list[str]:
 
 
 def _python_folders() -> list[str]:
-    """This environment, and the interpreter that it was made from, where they are not in ``/usr``."""
+    """The environment, and the interpreter that it was made from, where they are not in ``/usr``."""
     executable = Path(sys.executable).resolve()
     candidates = [sys.prefix, sys.base_prefix, str(executable.parents[1])]
     return [folder for folder in dict.fromkeys(candidates) if not Path(folder).is_relative_to("/usr")]

@@ -362,9 +362,8 @@ class Sandbox:
                 return worker
             starts_left -= place < 0
             if not starts_left:
-                raise Ungradable(
-                    f"the worker did not start: it {self._failures.pop(-1).message}. {worker.output[-300:]}".strip()
-                )
+                why = f"the worker did not start: it {self._failures.pop(-1).message}"
+                raise Ungradable(f"{why}. It said: {clean(worker.output[-300:]) or 'nothing'}")
 
     def _run_cells_in(self, worker: WorkerProcess) -> int | None:
         """None when all is done, else the place of the cell that killed the worker; -1 when it did not even start."""

@@ -22,9 +22,11 @@ from ..workers import Experiment, ExperimentFailed, Worker
 TOLERANCE = 1.1  # an announced 1.3 is judged at 1.3 / 1.1: nobody fails for a hair
 BUDGET_S = 45.0
 FEWEST_PAIRS, MOST_PAIRS = 4, 60
+_STRETCH = 2.0  # a slow machine may take so many times the budget for the fewest pairs
 _FIRST_RUN_LIMIT_S = 120.0
 _BUSY_OTHERS, _BUSY_STEAL = 0.15, 0.10  # shares of all CPU time
-_NOISY = "That is too close to call on this machine now: close other programs and grade again."
+_BUSY = "Close other programs and grade again."
+_NOISY = f"That is too close to call on this machine now. {_BUSY}"
 
 
 @dataclass(frozen=True)
@@ -142,11 +144,15 @@ def _hold(duel: "_Duel", open_side: OpenSide, seeds: Sequence[int], submission: 
     task, question = duel.task, duel.question
     try:
         with open_side(task.baseline, seeds[1:], submission) as baseline:
-            duel.plan(baseline)
+            baseline_s = duel.plan(baseline)
+            if FEWEST_PAIRS * 1.5 * baseline_s > 1.1 * _STRETCH * duel.budget_s:
+                message = f"one run of the start takes {baseline_s:.0f} s here, too long to compare. {_BUSY}"
+                return _result(question, "undecided", message)
             with open_side(task.candidate, seeds, submission) as candidate:
                 return duel.fight((baseline, candidate))
     except TooSlow:
-        return _result(question, "ungradable", "the start itself did not end in time: is the machine very busy?")
+        message = f"one run of the start did not end within {_FIRST_RUN_LIMIT_S:.0f} s here. {_BUSY}"
+        return _result(question, "undecided", message)
     except CandidateFailed as error:
         return _result(question, "failed", str(error), evidence={"is_slow": error.__cause__ is not None})
     except ExperimentFailed as error:
@@ -173,13 +179,18 @@ class _Duel:
     seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     correct: tuple[list[NDArray], list[NDArray]] = field(default_factory=lambda: ([], []))
 
-    def plan(self, baseline: Side) -> None:
-        """Fix the number of pairs and the limit of a run by one run of the baseline, before any ratio is known."""
+    def plan(self, baseline: Side) -> float:
+        """Fix the number of pairs and the limit of a run by one run of the baseline, before any ratio is known.
+
+        Returns:
+            Seconds that the run took.
+        """
         before_s = self.clock()
         baseline(_FIRST_RUN_LIMIT_S)
         baseline_s = max(self.clock() - before_s, 1e-6)
         self.planned = int(min(MOST_PAIRS, max(FEWEST_PAIRS, self.budget_s / (1.7 * baseline_s))))
         self.run_limit_s = 10 + 4 * baseline_s
+        return baseline_s
 
     def fight(self, sides: tuple[Side, Side]) -> Result:
         """Take pairs until the interval decides or the time is over."""
@@ -188,11 +199,14 @@ class _Duel:
             before_s = self.clock()
             self._add_pair(sides)
             spent_s, pair_s = self.clock() - started_s, self.clock() - before_s
-            is_last = len(self.log_ratios) >= self.planned or spent_s + pair_s > 1.3 * self.budget_s
+            is_last = len(self.log_ratios) >= self.planned or spent_s + pair_s > self._end_s()
             outcome = self._verdict(is_last)
             self.on_pair(spent_s, f"{len(self.log_ratios)} of at most {self.planned} pairs")
             if outcome.status != "undecided" or is_last:
                 return outcome
+
+    def _end_s(self) -> float:
+        return self.budget_s * (1.2 if len(self.log_ratios) >= FEWEST_PAIRS else _STRETCH)
 
     def _add_pair(self, sides: tuple[Side, Side]) -> None:
         order = (0, 1) if self.rng.integers(2) else (1, 0)

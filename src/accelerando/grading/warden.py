@@ -30,6 +30,10 @@ def main() -> int:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         os.makedirs(scratch, mode=0o700)
+    except OSError as error:
+        print(f"the scratch folder cannot be made: {error}")  # noqa: T201
+        return 1
+    try:
         worker = subprocess.Popen(
             command, cwd=scratch, pass_fds=pipes, start_new_session=True, preexec_fn=_default_signals
         )
