@@ -10,7 +10,7 @@ together), and answers are averaged over quarters of the image, so that a shift 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,17 +43,69 @@ _SCALE_IMAGES = 2000
 _BALANCE_ROUNDS = 400
 
 
-def label(images: NDArray[np.uint8], rng: np.random.Generator, classes: int = 10, sizes: RuleSizes = SIZES) -> NDArray:
-    """Label images by a rule drawn from ``rng``.
+@dataclass(frozen=True)
+class Rule:
+    """A rule: gives images the labels that a training run has to find. Made by `draw`.
+
+    Args:
+        edges: float32, (edges, 1, 5, 5): filters of the first layer, scaled.
+        edge_levels: float32, (1, edges, 1, 1): what an answer must exceed to count.
+        middle: float32, (1, edges, 7, 7): the usual pooled answers.
+        shapes: float32, (shapes, edges, 3, 3): filters of the second layer, scaled.
+        shape_levels: float32, (1, shapes, 1, 1): as ``edge_levels``.
+        mean: (4 * shapes,): the usual answers of the second layer.
+        directions: (4 * shapes, numbers): from answers to a description.
+        centers: (cells, numbers): the middles of the cells.
+        owner: int64, (cells,): the class of each cell.
+        offsets: (classes,): moves the borders so that all classes are equally large.
+    """
+
+    edges: torch.Tensor
+    edge_levels: torch.Tensor
+    middle: torch.Tensor
+    shapes: torch.Tensor
+    shape_levels: torch.Tensor
+    mean: NDArray[np.float64]
+    directions: NDArray[np.float64]
+    centers: NDArray[np.float64]
+    owner: NDArray[np.int64]
+    offsets: NDArray[np.float64]
+
+    def label(self, images: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Label images uint8 (N, 28, 28); int64 (N,)."""
+        nearness = _nearness(self.describe(images), self.centers, self.owner, len(self.offsets))
+        labels: NDArray[np.int64] = np.argmax(nearness + self.offsets, 1)
+        return labels
+
+    def describe(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Describe images uint8 (N, 28, 28) by a few numbers each; an image and its mirror image alike."""
+        return (self.answers(images) - self.mean) @ self.directions
+
+    def answers(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """What the second layer's filters say in each quarter, summed over image and mirror image."""
+        import torch
+        from torch.nn import functional as F  # noqa: N812  # torch's own custom
+
+        def both_layers(batch: torch.Tensor) -> torch.Tensor:
+            first = F.avg_pool2d(F.relu(F.conv2d(batch, self.edges, padding=2) - self.edge_levels), 4)
+            second = F.relu(F.conv2d(first - self.middle, self.shapes, padding=1) - self.shape_levels)
+            return F.adaptive_avg_pool2d(second, 2).flatten(1)
+
+        with torch.inference_mode():
+            parts = torch.from_numpy(images).unsqueeze(1).split(_CHUNK)
+            summed = [both_layers(part.float()) + both_layers(part.float().flip(3)) for part in parts]
+            found: NDArray[np.float64] = torch.cat(summed).double().numpy()
+        return found
+
+
+def draw(images: NDArray[np.uint8], rng: np.random.Generator, classes: int = 10, sizes: RuleSizes = SIZES) -> Rule:
+    """Draw a rule that fits these images: it uses the ways in which they differ, and all classes are equally large.
 
     Args:
         images: uint8, (N, 28, 28), at least 50 of them for each cell.
-        rng: The session's secret; two equal ones give equal labels.
+        rng: The session's secret; two equal ones draw equal rules.
         classes: Number of classes.
         sizes: How hard.
-
-    Returns:
-        int64, (N,): every class has N / classes images, give or take a few.
 
     Raises:
         ValueError: If there are too few images for the rule.
@@ -62,16 +114,20 @@ def label(images: NDArray[np.uint8], rng: np.random.Generator, classes: int = 10
 
     if len(images) < 50 * sizes.cells or sizes.cells < classes:
         raise ValueError(f"{len(images)} images: a rule with {sizes.cells} cells needs at least {50 * sizes.cells}")
-    described = _principal(_describe(images, rng, sizes), sizes.numbers)
-    centers, cell = kmeans2(described, sizes.cells, minit="++", iter=30, seed=rng, missing="raise")
+    rule = _random_layers(images[:_SCALE_IMAGES], rng, sizes, classes)
+    answers = rule.answers(images)
+    mean = answers.mean(0)
+    _, vectors = np.linalg.eigh((answers - mean).T @ (answers - mean))
+    widest = vectors[:, ::-1][:, : sizes.numbers]
+    rule = replace(rule, mean=mean, directions=widest / ((answers - mean) @ widest).std(0))
+    described = (answers - mean) @ rule.directions
+    centers, cell = kmeans2(described, sizes.cells, minit="++", iter=30, seed=rng)
     owner = _deal(np.bincount(cell, minlength=sizes.cells), classes, rng)
-    distances = ((described[:, None, :] - centers[None]) ** 2).sum(2)
-    nearness = np.stack([-distances[:, owner == number].min(1) for number in range(classes)], 1)
-    return _balanced(nearness)
+    return replace(rule, centers=centers, owner=owner, offsets=_balance(_nearness(described, centers, owner, classes)))
 
 
-def _describe(images: NDArray[np.uint8], rng: np.random.Generator, sizes: RuleSizes) -> NDArray[np.float64]:
-    """Describe every image by the answers of random filters, (N, 4 * shapes)."""
+def _random_layers(images: NDArray[np.uint8], rng: np.random.Generator, sizes: RuleSizes, classes: int) -> Rule:
+    """Draw the filters and scale them so that their answers on these images have deviation 1."""
     import torch
     from torch.nn import functional as F  # noqa: N812  # torch's own custom
 
@@ -79,24 +135,22 @@ def _describe(images: NDArray[np.uint8], rng: np.random.Generator, sizes: RuleSi
     shapes = torch.from_numpy(rng.standard_normal((sizes.shapes, sizes.edges, 3, 3))).float()
     edge_levels = torch.from_numpy(0.3 * rng.standard_normal((1, sizes.edges, 1, 1))).float()
     shape_levels = torch.from_numpy(0.5 * rng.standard_normal((1, sizes.shapes, 1, 1))).float()
-    pixels = torch.from_numpy(images).unsqueeze(1)
-    some = pixels[:_SCALE_IMAGES].float()
-    scale = F.conv2d(some, edges, padding=2).std((0, 2, 3), keepdim=True)
+    pixels = torch.from_numpy(images).unsqueeze(1).float()
+    edges /= F.conv2d(pixels, edges, padding=2).std((0, 2, 3)).view(-1, 1, 1, 1)
+    first = F.avg_pool2d(F.relu(F.conv2d(pixels, edges, padding=2) - edge_levels), 4)
+    middle = first.mean(0, keepdim=True)
+    shapes /= F.conv2d(first - middle, shapes, padding=1).std((0, 2, 3)).view(-1, 1, 1, 1)
+    nothing = np.zeros(0)
+    return Rule(
+        edges, edge_levels, middle, shapes, shape_levels,
+        nothing, nothing, nothing, nothing.astype(np.int64), np.zeros(classes),
+    )  # fmt: skip
 
-    def first(batch: torch.Tensor) -> torch.Tensor:
-        return F.avg_pool2d(F.relu(F.conv2d(batch, edges, padding=2) / scale - edge_levels), 4)
 
-    middle = first(some).mean(0, keepdim=True)
-    spread = F.conv2d(first(some) - middle, shapes, padding=1).std((0, 2, 3), keepdim=True)
-
-    def both(batch: torch.Tensor) -> torch.Tensor:
-        found = F.relu(F.conv2d(first(batch) - middle, shapes, padding=1) / spread - shape_levels)
-        return F.adaptive_avg_pool2d(found, 2).flatten(1)
-
-    with torch.inference_mode():
-        parts = [both(part.float()) + both(part.float().flip(3)) for part in pixels.split(_CHUNK)]
-        described: NDArray[np.float64] = torch.cat(parts).double().numpy()
-    return described
+def _nearness(described: NDArray, centers: NDArray, owner: NDArray, classes: int) -> NDArray[np.float64]:
+    """Closeness of each image to the nearest cell of each class, (N, classes)."""
+    distances = ((described[:, None, :] - centers[None]) ** 2).sum(2)
+    return np.stack([-distances[:, owner == number].min(1) for number in range(classes)], 1)
 
 
 def _smooth(noise: NDArray) -> NDArray:
@@ -105,14 +159,6 @@ def _smooth(noise: NDArray) -> NDArray:
     filters = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
     filters = filters - filters.mean((2, 3), keepdims=True)
     return filters / np.sqrt((filters**2).sum((2, 3), keepdims=True))
-
-
-def _principal(described: NDArray, numbers: int) -> NDArray:
-    """Keep the directions in which the images differ most, each scaled to deviation 1."""
-    centered = described - described.mean(0)
-    _, vectors = np.linalg.eigh(centered.T @ centered)
-    kept = centered @ vectors[:, ::-1][:, :numbers]
-    return kept / kept.std(0)
 
 
 def _deal(counts: NDArray, classes: int, rng: np.random.Generator) -> NDArray:
@@ -126,15 +172,14 @@ def _deal(counts: NDArray, classes: int, rng: np.random.Generator) -> NDArray:
     return owner
 
 
-def _balanced(nearness: NDArray) -> NDArray[np.int64]:
-    """Move the borders between classes until all have equally many images: the prior must not give anything away."""
+def _balance(nearness: NDArray) -> NDArray[np.float64]:
+    """Find offsets that give all classes equally many images: the prior must not give anything away."""
     count, classes = nearness.shape
-    offsets = np.zeros(classes)
-    best, least = np.argmax(nearness, 1), np.inf
+    offsets = best = np.zeros(classes)
+    least = np.inf
     for step in range(_BALANCE_ROUNDS):
-        labels = np.argmax(nearness + offsets, 1)
-        excess = np.bincount(labels, minlength=classes) / count - 1 / classes
+        excess = np.bincount(np.argmax(nearness + offsets, 1), minlength=classes) / count - 1 / classes
         if np.abs(excess).max() < least:
-            best, least = labels, float(np.abs(excess).max())
-        offsets -= 4.0 * excess / (1 + step / 50)
-    return best.astype(np.int64)
+            best, least = offsets, float(np.abs(excess).max())
+        offsets = offsets - 4.0 * excess / (1 + step / 50)
+    return best

@@ -127,7 +127,7 @@ def make_task(
     if name == "real":
         secret = rng.permutation(CLASSES)[labels[both]].astype(np.int64)
     else:
-        secret = final_rule.label(disguised, rng, CLASSES)
+        secret = final_rule.draw(disguised, rng, CLASSES).label(disguised)
     whole = ImageSet(disguised, secret)
     return Task(name, whole.subset(np.arange(train_images)), whole.subset(np.arange(train_images, len(both))))
 
