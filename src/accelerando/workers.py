@@ -187,8 +187,10 @@ class Worker:
             os.close(descriptor)
         process, self._process = self._process, None
         if process is not None:
-            _has_ended(process, wait_s)
-            _end_group(process)
+            try:
+                _has_ended(process, wait_s)
+            finally:  # also when Ctrl-C cuts the farewell short
+                _end_group(process)
         self._output.finish()
 
     def _start(self) -> None:
