@@ -25,7 +25,7 @@ class Shown:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = dict(self.widget._repr_mimebundle_())
-        bundle["text/plain"] = re.sub(r"<[^>]+>", " ", self.words)
+        bundle["text/plain"] = html.unescape(re.sub(r"<[^>]+>", " ", self.words)).strip()
         if self.still is not None:
             bundle["image/png"] = self.still.png
         elif "<" in self.words:

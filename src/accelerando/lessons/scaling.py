@@ -365,9 +365,8 @@ def measure_surroundings(wanted: Sequence[Surroundings], budget: Budget) -> tupl
     arguments = {"recipe": {"batch_size": 128}, "steps": 4}
     found = []
     for setting in wanted if budget.process_s else ():
-        before, after = (
-            Experiment(PREPARE_STEPS, arguments, variables, prepares=True) for variables in (setting.before, setting.after)
-        )
+        sides = (setting.before, setting.after)
+        before, after = (Experiment(PREPARE_STEPS, arguments, variables, prepares=True) for variables in sides)
         found.append(measure.compare(before, after, budget_s=budget.process_s, labels=("before", setting.name)))
     return tuple(found)
 
@@ -389,7 +388,8 @@ def reading(comparisons: Sequence[measure.Comparison]) -> str:
         return "Nothing was measured: the smoke budget has no time for it."
     groups: dict[str, list[str]] = {"faster": [], "not faster": [], "undecided": []}
     for found in comparisons:
-        groups[found.verdict].append(f"{found.candidate.label} ({found.ratio:.2f})")
+        ratio = f"{found.ratio:.2f}" if found.pairs else "not one pair"
+        groups[found.verdict].append(f"{found.candidate.label} ({ratio})")
     words = {"faster": "Faster here", "not faster": "Not faster here", "undecided": "Too close to call in this time"}
     return ". ".join(f"{words[verdict]}: {', '.join(names)}" for verdict, names in groups.items() if names) + "."
 

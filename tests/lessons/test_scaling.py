@@ -1,0 +1,150 @@
+"""Lesson 1's experiments run, their sentences follow the numbers, and switches do not change results."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from accelerando import costs, datasets, machine, models, surroundings, training
+from accelerando.lessons import BUDGETS, budget, scaling
+from accelerando.recipes import Recipe
+from accelerando.rounds import RoundPoint
+from accelerando.workers import Experiment
+
+SMOKE = BUDGETS["smoke"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def curve(ratios: dict[int, float], cores: int) -> scaling.SpeedupCurve:
+    points = [RoundPoint(n, 1 / ratio, ratio, (ratio * 0.9, ratio * 1.1), (1 / ratio,)) for n, ratio in ratios.items()]
+    return scaling.SpeedupCurve("A step", tuple(points), cores)
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_the_budget_comes_from_the_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERANDO_BUDGET", name)
+    assert budget() is BUDGETS[name]
+
+
+def test_an_unknown_budget_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERANDO_BUDGET", "huge")
+    with pytest.raises(ValueError, match="smoke, quick, full"):
+        budget()
+
+
+def test_the_shares_of_a_step_add_up_to_one() -> None:
+    found = scaling.step_breakdown(SMOKE, Recipe(batch_size=8, threads=1))
+    assert sum(found.share(part) for part in training.PHASES) == pytest.approx(1)
+    assert list(found.median_s) == list(training.PHASES)
+    assert found.sentence()
+
+
+def test_the_fit_leaves_out_points_with_more_threads_than_cores() -> None:
+    found = curve({1: 1.0, 2: 1.6, 4: 0.5}, cores=2)
+    assert found.last.key == 2
+    assert found.serial_fraction == pytest.approx(costs.serial_fraction_of(1.6, 2))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "cores", "words"),
+    [
+        ({1: 1.0, 2: 1.6, 4: 1.2}, 2, "serial share of 25%"),
+        ({1: 1.0, 2: 1.97}, 2, "the belief survives"),
+        ({1: 1.0, 2: 0.5}, 2, "made it slower"),
+        ({1: 1.0, 2: 0.9}, 1, "one usable core"),
+    ],
+)
+def test_the_sentence_is_prepared_for_every_machine(ratios: dict[int, float], cores: int, words: str) -> None:
+    assert words in curve(ratios, cores).sentence()
+
+
+@pytest.mark.parametrize(("cores", "counts"), [(1, (1, 2)), (2, (1, 2, 4)), (6, (1, 2, 4, 6, 12))])
+def test_thread_counts_double_and_end_with_too_many(cores: int, counts: tuple[int, ...]) -> None:
+    assert scaling.thread_counts(cores) == counts
+
+
+def point(size: int, speed: float, accuracy: float) -> scaling.BatchPoint:
+    return scaling.BatchPoint(size, 0.1, 100, speed, accuracy, 0.01)
+
+
+def test_the_knee_is_the_smallest_batch_that_is_nearly_as_fast() -> None:
+    sweep = scaling.BatchSweep((point(8, 100, 0.8), point(32, 190, 0.82), point(128, 200, 0.6)), 2, False)
+    assert sweep.knee.batch_size == 32
+    assert "22.0 points lower" in sweep.sentence()
+
+
+def test_a_difference_within_chance_is_not_called_a_loss() -> None:
+    sweep = scaling.BatchSweep((point(8, 100, 0.80), point(128, 200, 0.79)), 2, True)
+    assert "no loss of accuracy" in sweep.sentence()
+
+
+# Without the one that changes the network: the lab's fourth question is about its equality.
+@pytest.mark.parametrize("switch", [s for s in scaling.SWITCHES if "bias" not in s.before], ids=lambda switch: switch.name)
+def test_a_switch_leaves_the_training_as_it_was(switch: scaling.Switch) -> None:
+    data = datasets.synthetic(64, 10)
+    recipe = Recipe(batch_size=16, epochs=1, optimizer="adamw", learning_rate=1e-3, threads=1)
+    before, after = (training.fit(recipe.changed(**fields), data) for fields in (switch.before, switch.after))
+    np.testing.assert_allclose(before.losses, after.losses, rtol=1e-3, atol=1e-4)
+
+
+def test_a_bias_before_batch_norm_gets_no_gradient_to_speak_of() -> None:
+    model = models.build(models.CnnSizes(channels=(4,), bias=True))
+    model(torch.rand(16, 1, 28, 28)).square().sum().backward()
+    assert model[0].bias.grad.abs().max() < 1e-3 * model[0].weight.grad.abs().max()
+
+
+def test_both_sides_of_a_setting_start_from_the_same_variables() -> None:
+    for setting in surroundings.worth_trying(4):
+        assert set(setting.before) <= set(setting.after)
+        for variables in (setting.before, setting.after):
+            Experiment(scaling.PREPARE_STEPS, environment=variables)
+    assert surroundings.worth_trying(4, "/x/libjemalloc.so.2")[-1].after == {"LD_PRELOAD": "/x/libjemalloc.so.2"}
+
+
+def test_smoke_starts_no_process_and_says_so() -> None:
+    assert scaling.measure_surroundings(surroundings.worth_trying(2), SMOKE) == ()
+    assert "smoke" in scaling.reading(())
+
+
+def test_the_recipe_experiment_can_be_found_by_a_child_process() -> None:
+    module, _, function = scaling.TRAIN_RECIPE.partition(":")
+    assert getattr(__import__(module, fromlist=[function]), function) is scaling.train_recipe
+
+
+def test_a_trial_sees_that_a_recipe_that_learns_nothing_loses_accuracy() -> None:
+    small = small_budget(train_images=400, test_images=500)
+    found = scaling.try_recipe({"batch_size": 16}, {"batch_size": 16, "learning_rate": 0.0}, small)
+    assert found.accuracy.verdict == "lost"
+    assert found.accuracy_after < found.accuracy_before
+    assert found.ratio > 0
+
+
+def small_budget(**changes):
+    from dataclasses import replace
+
+    return replace(SMOKE, **changes)
+
+
+def test_prices_follow_amdahl_and_the_speed_of_a_core() -> None:
+    offers = (costs.Offer("one", 1.0, 1), costs.Offer("four", 4.0, 4), costs.Offer("new", 1.0, 1, core_speed=2.0))
+    one, four, new = costs.price_rows(0.36, 0.2, offers)
+    assert one["price"] == pytest.approx(0.1)
+    assert four["price"] == pytest.approx(0.1 * 4 * 0.4)
+    assert new["minutes"] == pytest.approx(one["minutes"] / 2)
+    table = scaling.price_table(curve({1: 1.0, 2: 1.6}, 2), offers)
+    assert table.count("\n") == 1 + len(offers)
+
+
+def test_kernels_and_threads_run_on_this_machine() -> None:
+    here = machine.probe()
+    for found in scaling.measure_kernels(SMOKE, here):
+        assert all(math.isfinite(point.ratio) for point in found.points)
+    assert scaling.measure_threads(SMOKE, 1, batch_size=8).points[0].ratio == 1.0
