@@ -18,6 +18,7 @@ class Question:
     threshold: float | None = None  # announced speed-up, for timed questions
     margin: float | None = None  # accuracy that may be lost, as a fraction (0.01 = one percentage point)
     is_timed: bool = False
+    answered_in: str | None = None  # the question whose answer is this one's too: one cell, several tiers
 
     @property
     def function(self) -> str:
@@ -27,7 +28,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson with its lab."""
+    """One lesson with its lab; the final assessment is number 0."""
 
     number: int
     slug: str
@@ -39,11 +40,12 @@ class Lesson:
     questions: tuple[Question, ...] = ()
     masked: tuple[str, ...] = ()  # modules that the learner's worker does not see
     lab_version: int = 1
+    pass_points: int | None = None  # what the final's certificate needs
 
     @property
     def folder(self) -> str:
-        """The name of the lab's folder and of the notebook: ``01_scaling``."""
-        return f"{self.number:02d}_{self.slug}"
+        """The name of the lab's folder and of the notebook: ``01_scaling``, or ``final``."""
+        return f"{self.number:02d}_{self.slug}" if self.number else self.slug
 
     @property
     def points(self) -> int:
@@ -58,18 +60,28 @@ class UnknownLab(ValueError):
 @cache
 def lessons() -> tuple[Lesson, ...]:
     """All lessons in order, built or not."""
-    text = resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
-    return tuple(_lesson(row) for row in tomllib.loads(text)["lesson"])
+    return tuple(_lesson(row) for row in _file()["lesson"])
+
+
+@cache
+def final() -> Lesson:
+    """The final assessment, as if it were a lesson; it is not among `lessons`."""
+    return _lesson(_file()["final"])
+
+
+@cache
+def _file() -> dict:
+    return tomllib.loads(resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8"))
 
 
 def find(lab: str) -> Lesson:
-    """The lesson that a user means by ``1``, ``01``, ``scaling``, ``01_scaling`` or a path that ends so.
+    """The lesson that a user means by ``1``, ``01``, ``scaling``, ``01_scaling``, ``final`` or a path that ends so.
 
     Raises:
         UnknownLab: With the names that exist.
     """
     name = PurePath(lab.strip().rstrip("/")).name.removesuffix(".ipynb").lower()
-    for lesson in lessons():
+    for lesson in (*lessons(), final()):
         names = {str(lesson.number), f"{lesson.number:02d}", lesson.slug, lesson.folder}
         if name in names:
             return lesson
@@ -83,13 +95,21 @@ def question(question_id: str) -> Question:
     Raises:
         ValueError: If there is none; the message lists the lesson's own ids.
     """
-    for lesson in lessons():
+    for lesson in (*lessons(), final()):
         for candidate in lesson.questions:
             if candidate.id == question_id:
                 return candidate
     slug = question_id.partition(".")[0]
-    known = [q.id for lesson in lessons() for q in lesson.questions if lesson.slug == slug]
+    known = [q.id for lesson in (*lessons(), final()) for q in lesson.questions if lesson.slug == slug]
     raise ValueError(f"there is no question {question_id!r}; lesson {slug!r} has {', '.join(known) or 'none'}")
+
+
+def answered_in(question_id: str) -> str:
+    """The question whose cell answers this one: itself, unless the catalog says otherwise."""
+    for candidate in final().questions:
+        if candidate.id == question_id:
+            return candidate.answered_in or question_id
+    return question_id
 
 
 def _lesson(row: dict) -> Lesson:
