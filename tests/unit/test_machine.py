@@ -295,7 +295,6 @@ def test_own_work_is_not_blamed_on_others() -> None:
 
 
 def test_state_is_known_after_an_exception_too() -> None:
-    watched = noise.Watch()
     with contextlib.suppress(RuntimeError), machine.watch() as watched:
         raise RuntimeError
     assert watched.state.load_1min is not None

@@ -175,12 +175,14 @@ def _count_entries(entries: list[tuple[str, int | None]], warnings: list[str]) -
             rule = "one line for each slot: a host's slots are its lines (LSF, PBS, Open MPI)"
             return HostList(hosts, {host: bare[host] for host in hosts}, len(entries), rule, warnings)
         return HostList(hosts, None, None, "host names only; no slots are named", warnings)
-    slots: dict[str, int | None] = {}
-    for host in hosts:
-        counts = [count for name, count in entries if name == host and count is not None]
-        slots[host] = sum(counts) if counts else None
-        if len(counts) > 1:
-            warnings.append(f"{host} stands {len(counts)} times: its slots are added up")
+    slots: dict[str, int | None] = dict.fromkeys(hosts)
+    for host, count in entries:
+        if count is None:
+            continue
+        before = slots[host]
+        if before is not None:
+            warnings.append(f"{host} stands there more than once: its slots are added up")
+        slots[host] = count + (before or 0)
     unknown = [host for host, count in slots.items() if count is None]
     known = sum(count for count in slots.values() if count is not None)
     rule = "slots as written"
@@ -189,4 +191,4 @@ def _count_entries(entries: list[tuple[str, int | None]], warnings: list[str]) -
             f"; {', '.join(unknown[:5])} without slots=: since Open MPI 1.8 that means its number of cores, which"
             f" the file does not say (unknown); by the older rule it means 1 (world size {known + len(unknown)})"
         )
-    return HostList(hosts, slots, None if unknown else known, rule, warnings)
+    return HostList(hosts, slots, None if unknown else known, rule, list(dict.fromkeys(warnings)))

@@ -36,6 +36,14 @@ _TESTS_HEAD = re.compile(r"^#\s+size\s+count\s+type\s+redop")
 _TESTS_ROW = re.compile(r"^\s*\d+\s+\d+\s+(?:float|half|double|u?int|bfloat|fp8|f8)\w*\s")
 
 
+# Nearly all lines of a healthy log have none of these words: they are not held against every pattern.
+_REMARKABLE = re.compile(
+    r"plugin|fail|not |no |could|missing|set (?:by|to)|retrying|guess|auto balanc|mismatch|hang|error|warn|async event"
+    r"|dma-?buf|call to|returned|abort|timed? ?out|disabled|below|older",
+    re.I,
+)
+
+
 @dataclass
 class _Findings:
     cause: tuple[str, int] | None = None
@@ -189,6 +197,8 @@ def _find(lines: list[Line]) -> _Findings:
         # A terminal may have wrapped a warning: its second half is on the next line.
         more = lines[place + 1].text if place + 1 < len(lines) and not _IS_LOG.search(lines[place + 1].text) else ""
         message = f"{warn.group(1)} {more}" if warn else text
+        if is_info and not _REMARKABLE.search(text):
+            continue
         noise = _first(HARMLESS, message if warn else text)
         if noise is not None and (warn or is_info or "[W" in text or "Warning" in text):
             if noise:
