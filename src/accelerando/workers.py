@@ -173,7 +173,7 @@ class Worker:
 
     @property
     def output(self) -> str:
-        """What the child printed so far."""
+        """What the child printed so far; surely all of it once the worker is closed."""
         return self._output.text()
 
     def close(self, wait_s: float = 0.0) -> None:

@@ -160,9 +160,10 @@ def test_grandchildren_end_with_the_worker(dies: bool):
         if dies:
             with pytest.raises(ExperimentFailed, match="exit status 3"):
                 worker.call()
+            grandchild = int(worker.output.split()[1])  # all of it, once the worker is closed
         else:
-            worker.call()
-        grandchild = int(worker.output.split()[1])
+            grandchild = worker.call()
+            assert is_running(grandchild)
     assert wait_until_gone(grandchild)
 
 
