@@ -87,7 +87,10 @@ def test_a_difference_within_chance_is_not_called_a_loss() -> None:
 
 
 # Without the one that changes the network: the lab's fourth question is about its equality.
-@pytest.mark.parametrize("switch", [s for s in scaling.SWITCHES if "bias" not in s.before], ids=lambda switch: switch.name)
+SAME_NETWORK = [switch for switch in scaling.SWITCHES if "bias" not in switch.before]
+
+
+@pytest.mark.parametrize("switch", SAME_NETWORK, ids=lambda switch: switch.name)
 def test_a_switch_leaves_the_training_as_it_was(switch: scaling.Switch) -> None:
     data = datasets.synthetic(64, 10)
     recipe = Recipe(batch_size=16, epochs=1, optimizer="adamw", learning_rate=1e-3, threads=1)
