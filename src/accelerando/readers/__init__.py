@@ -21,7 +21,7 @@ KINDS = {
     "hosts": "hosts",
 }
 
-__all__ = ["KINDS", "Unreadable", "read"]
+__all__ = ["KINDS", "Unreadable", "inspect_command", "parse", "read"]
 
 
 def read(kind: str, path: Path | str) -> dict[str, Any]:
@@ -38,8 +38,25 @@ def read(kind: str, path: Path | str) -> dict[str, Any]:
         Unreadable: If the file is missing, empty, binary, of another kind or damaged beyond repair.
         ValueError: If the kind is unknown.
     """
-    kind = kind.replace("_", "-")
-    if kind not in KINDS:
+    reader = _reader(kind)
+    return reader(load(path))
+
+
+def parse(kind: str, text: str) -> dict[str, Any]:
+    """Read a dump that is already text; as `read` otherwise."""
+    return _reader(kind)(text)
+
+
+def inspect_command(kind: str, file: Path, as_json: bool) -> int:
+    """Run ``./course inspect``; see `inspection.inspect_command`."""
+    from accelerando.readers import inspection
+
+    return inspection.inspect_command(kind, file, as_json)
+
+
+def _reader(kind: str) -> Callable[[str], dict[str, Any]]:
+    name = KINDS.get(kind.replace("_", "-"))
+    if name is None:
         raise ValueError(f"unknown kind {kind!r}: choose one of {', '.join(KINDS)}")
-    parse: Callable[[str], dict[str, Any]] = import_module(f"accelerando.readers.{KINDS[kind]}").parse
-    return parse(load(path))
+    reader: Callable[[str], dict[str, Any]] = import_module(f"accelerando.readers.{name}").parse
+    return reader

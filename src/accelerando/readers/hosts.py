@@ -13,6 +13,7 @@ from accelerando.readers.text import Line, Pasted, Unreadable, clean, looks_like
 MAX_SLOTS = 1_000_000
 _EXPECTED = "hosts (Slurm, LSF or an MPI host file)"
 _HOST_LINE = re.compile(rf"^(?:[\w.-]+@)?({NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)$")
+_PROMPT = re.compile(r"^(?:[\w.~/-]*[$%]|\[?[\w.-]+@[\w.-]+.*[$#%>])\s")
 _ATTRIBUTE = re.compile(r"([\w-]+)\s*=\s*(\S+)")
 
 
@@ -84,7 +85,7 @@ def _from_lsf(variables: dict[str, Line]) -> HostList:
 def _from_lines(pasted: Pasted) -> HostList:
     """Read host files and bare lists; prose around a host file is passed over where the file is plain to see."""
     filled = [Line(line.number, line.text.split("#")[0].strip()) for line in pasted.inner]
-    filled = [line for line in filled if line.text]
+    filled = [line for line in filled if line.text and not _PROMPT.match(line.text)]
     if not filled:
         raise Unreadable("only comments and blank lines: no hosts", 1)
     seems = looks_like(pasted.text)

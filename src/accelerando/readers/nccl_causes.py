@@ -20,7 +20,7 @@ class Meaning:
         found = self.pattern.search(text)
         if not found:
             return None
-        return self.sentence.format(**{name: value or "unknown" for name, value in found.groupdict().items()})
+        return self.sentence.format(**{name: (value or "unknown").strip() for name, value in found.groupdict().items()})
 
 
 def _meanings(*pairs: tuple[str, str]) -> tuple[Meaning, ...]:
