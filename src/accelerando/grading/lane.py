@@ -1,12 +1,10 @@
 """The speed lane: one lock for the whole machine, shared by what only checks answers, exclusive for what is timed.
 
-It is an advisory lock on a small file. The system frees it when its holder ends, however that happens, and programs
-that a holder starts do not inherit it. The last one out removes the file.
+It is an advisory lock on a folder that every machine has, so there is no file to make, to own or to leave behind. The
+system frees it when its holder ends, however that happens, and programs that a holder starts do not inherit it.
 """
 
-import contextlib
 import fcntl
-import json
 import os
 import tempfile
 import time
@@ -20,22 +18,20 @@ from ..submission import Ungradable
 Mode = Literal["shared", "exclusive"]
 PATIENCE_S = 900.0
 _LOOK_EVERY_S = 0.2
-_OPEN = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
-def default_path() -> Path:
+def default_folder() -> Path:
     """One place for all users of the machine: the variable TMPDIR, which differs between them, plays no part."""
     shared = Path("/tmp")
-    return (shared if shared.is_dir() else Path(tempfile.gettempdir())) / "accelerando-speed.lock"
+    return shared if shared.is_dir() else Path(tempfile.gettempdir())
 
 
 @contextmanager
 def lane(
     mode: Mode,
-    what: str,
     *,
     on_wait: Callable[[str], None] = lambda message: None,
-    path: Path | None = None,
+    folder: Path | None = None,
     patience_s: float = PATIENCE_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -44,101 +40,62 @@ def lane(
 
     Args:
         mode: ``exclusive`` for timed runs: nothing else of the course computes meanwhile.
-        what: What it is held for, for those who wait.
         on_wait: Told, each time that it changes, who is waited for.
-        path: The lock's file.
+        folder: What is locked; nothing is written there.
         patience_s: Longest wait.
         clock: Seconds that only grow.
         sleep: Waits for so many seconds.
 
     Raises:
-        Ungradable: If it is not free within ``patience_s``, or its file cannot be opened.
+        Ungradable: If it is not free within ``patience_s``, or the folder cannot be opened.
     """
-    path = path or default_path()
-    lock = _acquire(path, mode, on_wait, patience_s, clock, sleep)
+    folder = folder or default_folder()
     try:
-        _sign(lock, what)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Ungradable(f"{folder} cannot be opened ({error.strerror}): it serves as this machine's lock") from None
+    try:
+        kind = fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH
+        ends_s, said = clock() + patience_s, ""
+        while not _try(lock, kind):
+            holder = _holder(lock)
+            if clock() >= ends_s:
+                raise Ungradable(f"the machine was not free for {patience_s:.0f} s: {holder}. Try again later.")
+            if holder != said:
+                on_wait(f"waiting for the machine to be free: {holder}")
+            said = holder
+            sleep(_LOOK_EVERY_S)
         yield
     finally:
-        _release(lock, path)
+        os.close(lock)
 
 
-def _acquire(
-    path: Path,
-    mode: Mode,
-    on_wait: Callable[[str], None],
-    patience_s: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> int:
-    kind = fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH
-    ends_s, said = clock() + patience_s, ""
-    while True:
-        lock = _open(path)
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-            if _is_current(lock, path):
-                return lock
-            os.close(lock)  # the holder before us has removed this file: take the new one
-            continue
-        except BlockingIOError:
-            holder = _holder(lock)
-            os.close(lock)
-        except BaseException:
-            os.close(lock)
-            raise
-        if clock() >= ends_s:
-            raise Ungradable(
-                f"the machine was not free for {patience_s:.0f} s: {holder}. Try again when that has ended."
-            )
-        if holder != said:
-            said = holder
-            on_wait(f"waiting for the machine to be free: {holder}")
-        sleep(_LOOK_EVERY_S)
-
-
-def _open(path: Path) -> int:
-    while True:
-        try:
-            return os.open(path, _OPEN)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise Ungradable(f"{path} cannot be opened ({error.strerror}): remove it, it is only a lock") from None
-        try:
-            lock = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise Ungradable(f"{path} cannot be made ({error.strerror}): a lock is needed there") from None
-        os.fchmod(lock, 0o666)  # whatever the umask says: other users of the machine wait here too
-        return lock
-
-
-def _is_current(lock: int, path: Path) -> bool:
+def _try(lock: int, kind: int) -> bool:
     try:
-        return os.path.samestat(os.fstat(lock), os.stat(path))
-    except FileNotFoundError:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-
-
-def _sign(lock: int, what: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk does not matter here: the lock holds without a name
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps({"pid": os.getpid(), "what": what[:200]}).encode(), 0)
+    return True
 
 
 def _holder(lock: int) -> str:
+    """Who holds it, as far as the system tells (Linux lists locks with their processes)."""
+    inode, found = str(os.fstat(lock).st_ino), []
     try:
-        holder = json.loads(os.pread(lock, 1000, 0))
-        return f"process {int(holder['pid'])} is {str(holder['what'])[:200]}"
-    except (ValueError, KeyError, TypeError, OSError):
-        return "another process of the course is at work"
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        fields = line.split()
+        if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == inode:
+            found.append(_describe(fields[4]))
+    return " and ".join(dict.fromkeys(filter(None, found))) or "another process of the course is at work"
 
 
-def _release(lock: int, path: Path) -> None:
-    with contextlib.suppress(OSError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while others hold it too: they will tidy up
-        if _is_current(lock, path):
-            path.unlink()
-    os.close(lock)
+def _describe(pid: str) -> str:
+    try:
+        words = Path("/proc", pid, "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    command = " ".join(word for word in words if word)
+    return f"process {pid} ({command if len(command) <= 80 else command[:80] + '…'})"

@@ -178,7 +178,7 @@ class _Session:
         return [_answer for _answer in found.values() if isinstance(_answer, Result)]
 
     def _lane(self, mode: Any) -> Any:
-        return lane(mode, f"grading lab {self.lesson.folder}", on_wait=self.tell)
+        return lane(mode, on_wait=self.tell)
 
     def _judge(self, sandbox: Sandbox, question: Question) -> Result | SpeedTask:
         self.tell(f"checking {question.title}")
