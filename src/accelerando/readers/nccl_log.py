@@ -37,11 +37,11 @@ _TESTS_ROW = re.compile(r"^\s*\d+\s+\d+\s+(?:float|half|double|u?int|bfloat|fp8|
 
 
 # Nearly all lines of a healthy log have none of these words: they are not held against every pattern.
-_REMARKABLE = re.compile(
-    r"plugin|fail|not |no |could|missing|set (?:by|to)|retrying|guess|auto balanc|mismatch|hang|error|warn|async event"
-    r"|dma-?buf|call to|returned|abort|timed? ?out|disabled|below|older",
-    re.I,
-)
+_REMARKABLE = (
+    "plugin", "fail", "not ", "no ", "could", "missing", "set by", "set to", "retrying", "guess", "auto balanc",
+    "mismatch", "hang", "error", "warn", "async event", "dmabuf", "dma-buf", "call to", "returned", "abort",
+    "timed out", "timeout", "disabled", "below", "older",
+)  # fmt: skip
 
 
 @dataclass
@@ -130,15 +130,15 @@ def _transports(lines: list[Line], warnings: list[str]) -> list[str]:
     for line in lines:
         if "NCCL INFO" not in line.text and " via " not in line.text:
             continue
-        for match in _VIA.finditer(line.text):
+        for match in _VIA.finditer(line.text) if " via " in line.text else ():
             name = _transport(match.group(1))
             if name:
                 found[name] = None
-        if re.search(r"NVLS (?:Head|comm)|Connected NVLS tree", line.text):
+        if "NVLS" in line.text and re.search(r"NVLS (?:Head|comm)|Connected NVLS tree", line.text):
             found["NVLS"] = None
         if re.search(r"Connected CollNet|COLLNET/", line.text):
             found["CollNet"] = None
-        network = re.search(r"Using network (\S+)", line.text)
+        network = re.search(r"Using network (\S+)", line.text) if "Using network" in line.text else None
         chosen = network.group(1) if network else chosen
     if not found and chosen:
         warnings.append(f"the network {chosen} was chosen, but no connection over it is shown")
@@ -181,7 +181,7 @@ def _find(lines: list[Line]) -> _Findings:
     found = _Findings()
     for place, line in enumerate(lines):
         text = line.text
-        complete = _COMPLETE.search(text)
+        complete = _COMPLETE.search(text) if "Init COMPLETE" in text else None
         if complete:
             found.completions += 1
             found.last_complete_line = line.number
@@ -192,12 +192,10 @@ def _find(lines: list[Line]) -> _Findings:
         if _TESTS_HEAD.match(text):
             found.tests_head_line = line.number
         found.tests_rows += bool(_TESTS_ROW.match(text))
-        warn = _WARN.search(text) if re.search(r"\bWARN\b", text) else None
+        warn = _WARN.search(text) if "WARN" in text else None
         is_info = "NCCL INFO" in text
-        # A terminal may have wrapped a warning: its second half is on the next line.
-        more = lines[place + 1].text if place + 1 < len(lines) and not _IS_LOG.search(lines[place + 1].text) else ""
-        message = f"{warn.group(1)} {more}" if warn else text
-        if is_info and not _REMARKABLE.search(text):
+        message = f"{warn.group(1)} {_rest_of_wrapped(lines, place)}" if warn else text
+        if is_info and not _is_remarkable(text):
             continue
         noise = _first(HARMLESS, message if warn else text)
         if noise is not None and (warn or is_info or "[W" in text or "Warning" in text):
@@ -218,6 +216,17 @@ def _find(lines: list[Line]) -> _Findings:
         elif not is_info and (consequence := _first(CONSEQUENCES, message)):
             found.consequence = found.consequence or (consequence, line.number)
     return found
+
+
+def _is_remarkable(text: str) -> bool:
+    lower = text.lower()
+    return any(word in lower for word in _REMARKABLE)
+
+
+def _rest_of_wrapped(lines: list[Line], place: int) -> str:
+    """Return the line after a warning where a terminal may have wrapped it: it does not look like a line of its own."""
+    following = lines[place + 1].text if place + 1 < len(lines) else ""
+    return "" if _IS_LOG.search(following) else following
 
 
 def _with_rank(sentence: str, text: str) -> str:
