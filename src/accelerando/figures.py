@@ -7,6 +7,7 @@ Small, of one style, on white so that dark themes show them too, in colours that
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,9 @@ def speedups(
             axes.plot(x, y, color=colour, label=label, linestyle="--" if colour == GREY else "-")
         for mark, colour, (label, rows) in zip("osD^", (INK, RED, GREEN, PURPLE), points.items(), strict=False):
             workers, gains = [row[0] for row in rows], [row[1] for row in rows]
-            spread = [[max(0.0, row[1] - row[2]) for row in rows], [min(row[3], 1e3) - row[1] for row in rows]]
+            # Without an upper end there were too few rounds for an interval: a bare point says so.
+            known = [row if row[3] < math.inf else (row[0], row[1], row[1], row[1]) for row in rows]
+            spread = [[max(0.0, row[1] - row[2]) for row in known], [max(0.0, row[3] - row[1]) for row in known]]
             axes.errorbar(workers, gains, spread, fmt=mark, color=colour, label=label, capsize=3, markersize=5)
         axes.set(title=title, xlabel="workers (threads, processes, machines)", ylabel="speed-up")
         if is_log:
@@ -167,8 +170,8 @@ def ratios(comparisons: Sequence[Comparison], title: str) -> Picture:
         for row, found in enumerate(reversed(comparisons)):
             if not found.pairs:
                 continue
-            low, high = found.interval
-            ends = [max(found.ratio - low, 0.0)], [max(min(high, 10.0) - found.ratio, 0.0)]
+            low, high = found.interval if found.interval[1] < math.inf else (found.ratio, found.ratio)
+            ends = [max(found.ratio - low, 0.0)], [max(high - found.ratio, 0.0)]
             axes.errorbar([found.ratio], [row], xerr=ends, fmt="o", color=colours[found.verdict], capsize=3)
             axes.annotate(f" {found.verdict}", (1.0, row), xycoords=("axes fraction", "data"), va="center")
         axes.set_yticks(range(len(comparisons)), labels=[found.candidate.label for found in reversed(comparisons)])

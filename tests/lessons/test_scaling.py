@@ -81,6 +81,11 @@ def test_the_knee_is_the_smallest_batch_that_is_nearly_as_fast() -> None:
     assert "22.0 points lower" in sweep.sentence()
 
 
+def test_the_sentence_is_prepared_for_a_machine_without_a_knee() -> None:
+    sweep = scaling.BatchSweep((point(8, 200, 0.8), point(32, 205, 0.8)), 2, False)
+    assert "no larger batch is much faster" in sweep.sentence()
+
+
 def test_a_difference_within_chance_is_not_called_a_loss() -> None:
     sweep = scaling.BatchSweep((point(8, 100, 0.80), point(128, 200, 0.79)), 2, True)
     assert "no loss of accuracy" in sweep.sentence()

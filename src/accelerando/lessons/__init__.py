@@ -27,7 +27,7 @@ class Budget:
 
 BUDGETS = {
     "smoke": Budget("smoke", pair_s=0.1, process_s=0.0, rounds=1, train_images=128, test_images=50),
-    "quick": Budget("quick", pair_s=4.0, process_s=4.0, rounds=7, train_images=4000, test_images=2000),
+    "quick": Budget("quick", pair_s=3.0, process_s=3.0, rounds=7, train_images=4000, test_images=2000),
     "full": Budget("full", pair_s=20.0, process_s=20.0, rounds=15, train_images=12_000, test_images=10_000),
 }
 

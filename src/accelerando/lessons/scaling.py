@@ -286,11 +286,15 @@ class BatchSweep:
             if lost > clear
             else f"no loss of accuracy can be told from chance, even at batch {largest.batch_size}"
         )
-        return (
-            f"With {rule}: from batch {smallest.batch_size} to {knee.batch_size} the speed rises "
-            f"{knee.images_per_s / smallest.images_per_s:.1f} times, to {knee.images_per_s:,.0f} images/s; beyond it "
-            f"little is left to gain (at most {self.fastest.images_per_s:,.0f} images/s). And {learned}."
-        )
+        if knee is smallest:
+            speed = f"no larger batch is much faster than {smallest.batch_size} ({smallest.images_per_s:,.0f} images/s)"
+        else:
+            speed = (
+                f"from batch {smallest.batch_size} to {knee.batch_size} the speed rises "
+                f"{knee.images_per_s / smallest.images_per_s:.1f} times, to {knee.images_per_s:,.0f} images/s; beyond "
+                f"it little is left to gain (at most {self.fastest.images_per_s:,.0f} images/s)"
+            )
+        return f"With {rule}: {speed}. And {learned}."
 
 
 def batch_sweep(budget: Budget, *, is_scaled: bool, sizes: Sequence[int] = (8, 32, 128, 512, 2048)) -> BatchSweep:
