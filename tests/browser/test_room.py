@@ -173,6 +173,8 @@ def test_lesson_1_opens_from_the_landing_page_and_its_explorer_moves(room: Room,
     for code in ("machine.probe()", "scaling.measure_threads(", "widgets.speedup_explorer("):
         number = find(code)
         run(page, cells, number, number)
+        expect(cells.nth(number).locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]:"))
+        expect(cells.nth(number)).not_to_contain_text("Traceback")
     explorer = cells.nth(number).locator(".jp-OutputArea").first
     words = explorer.locator(".widget-html").last
     expect(words).to_contain_text("workers")
