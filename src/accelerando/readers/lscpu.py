@@ -120,6 +120,8 @@ def _from_text(pasted: Pasted) -> _Fields:
         flags = _FLAGS_BY_CONTENT.match(line.text)
         if flags or (match and match.group(1) in ("Flags", "Features")):
             current = "Flags"
+            if match is None:
+                fields.warnings.append("labels in another language were not read: run it again as LC_ALL=C lscpu")
             fields.flag_lines.append((flags or match).group(1 if flags else 2).split())  # type: ignore[union-attr]
             fields.add("Flags", "")
         elif match:

@@ -163,6 +163,16 @@ def test_lost_line_breaks_are_found_again() -> None:
     assert lscpu.parse(text.replace("\n", " ").rstrip() + "\n") == lscpu.parse(text)
 
 
+def test_labels_in_another_language_are_unknown_and_the_way_out_is_named() -> None:
+    answer = lscpu.parse(
+        "CPU(s):                 16\nListe der Online-CPU(s): 0-15\nThread(s) pro Kern:     2\n"
+        "Markierungen:           fpu vme de pse sse sse2 avx avx2 xsaveopt arat\nBogoMIPS:   1.0\n"
+    )
+    assert (answer["simd"], answer["logical_installed"]) == ("AVX2", 16)
+    assert [answer[key] for key in ("cores", "logical_online", "threads_per_core")] == [None] * 3
+    assert any("LC_ALL=C" in warning for warning in answer["warnings"])
+
+
 @pytest.mark.parametrize("text", ["Architecture: x86_64\n", "hello\n", "node1 slots=2\n", '{"nbformat": 4}\n'])
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(Unreadable):
