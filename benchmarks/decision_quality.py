@@ -97,7 +97,8 @@ class Trace:
 @contextmanager
 def busy_core() -> Iterator[None]:
     """Keep one core busy with a child."""
-    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    alone = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"  # it never outlives us
+    child = subprocess.Popen([sys.executable, "-c", alone])
     try:
         yield
     finally:
@@ -224,29 +225,34 @@ def load_traces(path: Path) -> tuple[list[Trace], dict[str, Any]]:
     return traces, about["circumstances"]
 
 
-def record_all(quick: bool, threads: int, seconds: float) -> tuple[list[Trace], dict[str, Any]]:
-    """Record every trace; what the machine was and how calm."""
+def record_all(quick: bool, threads: int, seconds: float, path: Path | None) -> tuple[list[Trace], dict[str, Any]]:
+    """Record every trace, and store what there is after each load, so that an interrupted hour is not lost."""
     names = ("A/A", "1.15x") if quick else tuple(CANDIDATES)
     loads = ("as it is",) if quick else ("as it is", "one core busy")
     traces: list[Trace] = []
-    calmness: dict[str, dict[str, Any]] = {}
+    circumstances = {**surroundings(), "threads": threads, "state": {}, "machine_was_shared": False}
     for load in loads:
         with watch() as watched:
             for name in names:
                 segments = 4 if name == "A/A" and not quick else 1
                 print(f"recording {name}, {load}: {segments} x {seconds:g} s", flush=True)
                 traces.append(record(name, load, segments, seconds, len(traces), threads))
-        calmness[load] = asdict(watched.state)
+        circumstances["state"][load] = asdict(watched.state)
+        if load == "as it is":
+            circumstances["machine_was_shared"] = (watched.state.others_fraction or 0.0) > 0.15
+        if path:
+            save_traces(traces, circumstances, path)
+    return traces, circumstances
+
+
+def surroundings() -> dict[str, Any]:
+    """Machine, versions and date."""
     here = machine.probe()
-    circumstances = {
+    return {
         "machine": {"model": here.model, "usable_cores": here.usable_cores, "system": platform.system()},
         "versions": ledger.versions(),
-        "threads": threads,
         "date": datetime.date.today().isoformat(),
-        "state": calmness,
-        "machine_was_shared": (calmness["as it is"]["others_fraction"] or 0.0) > 0.15,
     }
-    return traces, circumstances
 
 
 def replay_all(traces: list[Trace], stretches: int) -> list[dict[str, Any]]:
@@ -335,9 +341,11 @@ def main() -> None:
     given = parser.parse_args()
     given.seconds = given.seconds or (8.0 if given.quick else 25.0)
     path = TRACES / "training_steps.npz"
-    traces, circumstances = load_traces(path) if given.replay else record_all(given.quick, given.threads, given.seconds)
-    if not (given.quick or given.replay):
-        save_traces(traces, circumstances, path)
+    if given.replay:
+        traces, circumstances = load_traces(path)
+    else:
+        kept = None if given.quick else path
+        traces, circumstances = record_all(given.quick, given.threads, given.seconds, kept)
     stretches = given.stretches or (100 if given.quick else 1000)
     results = {"schema": 1, "circumstances": circumstances, "replay": replay_all(traces, stretches)}
     if given.live:
