@@ -1,4 +1,4 @@
-"""nbgrader's own flow on our labs: generate, validate, autograde, feedback. Honest submissions get the same points."""
+"""Nbgrader's own flow on our labs: generate, validate, autograde, feedback. Honest submissions get the same points."""
 
 import json
 import shutil
