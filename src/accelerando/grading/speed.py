@@ -306,8 +306,8 @@ def _excuse(outcome: Result, state: noise.MachineState, summary: str) -> Result:
         disturbed.append(f"other programs used {state.others_fraction:.0%} of this machine")
     if (state.steal_fraction or 0) > _BUSY_STEAL:
         disturbed.append(f"its host kept {state.steal_fraction:.0%} of its time")
-    if outcome.status == "failed" and is_slow and disturbed:
-        message = f"{outcome.message} But {' and '.join(disturbed)} meanwhile, so this does not count: grade again."
+    if disturbed and (outcome.status == "undecided" or (outcome.status == "failed" and is_slow)):
+        message = f"{outcome.message} ({' and '.join(disturbed)} meanwhile, so it does not count: grade again)"
         return replace(outcome, status="undecided", message=message, evidence=evidence)
     return replace(outcome, evidence=evidence)
 
