@@ -29,7 +29,7 @@ DOORS = {
     "pickle": set(),
 }
 # Modules that a quick command imports: they must not bring torch with them.
-LIGHT = ("cli", "catalog", "cards", "machine", "submission", "wire", "work", "readers", "doctor", "testing")
+LIGHT = ("cli", "catalog", "cards", "machine", "submission", "wire", "work", "logbook", "readers", "doctor", "room", "testing")
 
 
 def sources() -> Iterator[Path]:
