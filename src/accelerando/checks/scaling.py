@@ -64,7 +64,7 @@ def share_cores(sub: Submission, rng: np.random.Generator) -> None:
     """Disjoint, complete, even, in the ids that were given, with as many threads as cores."""
     _judge_shares(sub, 2, [4, 5, 6, 7])
     for processes in (1, 2, 3, int(rng.integers(4, 9))):
-        count = int(rng.integers(processes, 4 * processes + 2))
+        count = processes * int(rng.integers(1, 5)) + (int(rng.integers(1, processes)) if processes > 1 else 0)
         _judge_shares(sub, processes, sorted(int(cpu) for cpu in rng.choice(256, size=count, replace=False)))
     few = [int(cpu) for cpu in rng.choice(np.arange(8, 64), size=3, replace=False)]
     _judge_shares(sub, 3 * len(few) - 1, few)
@@ -178,9 +178,14 @@ def _draw_offers(rng: np.random.Generator, shortcut: str) -> tuple[list[Offer], 
     for _ in range(10_000):
         serial_s, parallel_s = float(rng.uniform(0.001, 0.05)), float(rng.uniform(0.05, 1.0))
         offers = [
-            {"name": f"offer {number}", "price_per_hour": round(float(rng.uniform(0.05, 4.0)), 3),
-             "cores": int(2 ** rng.integers(0, 7)), "serial_s": serial_s * float(rng.uniform(0.5, 2.0)),
-             "parallel_s": parallel_s * float(rng.uniform(0.5, 2.0)), "startup_s": float(rng.uniform(10.0, 900.0))}
+            {
+                "name": f"offer {number}",
+                "price_per_hour": round(float(rng.uniform(0.05, 4.0)), 3),
+                "cores": int(2 ** rng.integers(0, 7)),
+                "serial_s": serial_s * float(rng.uniform(0.5, 2.0)),
+                "parallel_s": parallel_s * float(rng.uniform(0.5, 2.0)),
+                "startup_s": float(rng.uniform(10.0, 900.0)),
+            }
             for number in rng.permutation(6)
         ]
         steps = int(rng.integers(500, 50_000))

@@ -1,0 +1,270 @@
+"""The untimed part of the final's checks. Speed and accuracy are measured by ``./course assess``, not here."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from accelerando.checks.final_answers import (
+    WRONG_AVERAGES,
+    WRONG_CLAIMS,
+    WRONG_QUIZ,
+    WRONG_RECIPES,
+    WRONG_SHARDS,
+    WRONG_TRAININGS,
+)
+from accelerando.submission import LearnerCall, NotMeasurableHere, SpeedTask, Submission, Wrong, grades
+
+TOGETHER = "all together"
+FEWEST_CLAIMS = 4
+MARGIN = 0.01
+
+
+@grades("final.train", wrong=WRONG_TRAININGS)
+def train(sub: Submission, rng: np.random.Generator) -> SpeedTask:
+    """The three functions fit together on a few made-up images; the rest is timed."""
+    classes, seen, unseen = 10, 200, 64
+    images = rng.integers(0, 256, (seen, 28, 28), dtype=np.uint8)
+    labels = rng.permutation(np.arange(seen) % classes)
+    sub.prepare([seen, 28, 28], classes)
+    sub.train(images, labels, 60.0)
+    judge_scores(sub.predict(images[:unseen]), unseen, classes)
+    return SpeedTask(LearnerCall("train"), LearnerCall("train"), summary="prepare, train and predict fit together")
+
+
+@grades("final.train_further")
+def train_further(sub: Submission, rng: np.random.Generator) -> SpeedTask:
+    """The same answer at a higher threshold."""
+    return train(sub, rng)
+
+
+@grades("final.train_furthest")
+def train_furthest(sub: Submission, rng: np.random.Generator) -> SpeedTask:
+    """The same answer at the highest threshold."""
+    return train(sub, rng)
+
+
+def judge_scores(scores: Any, images: int, classes: int) -> np.ndarray:
+    """What `predict` returned, as float32 (images, classes).
+
+    Raises:
+        Wrong: If it has another shape, or a score that is no number.
+    """
+    found = np.asarray(scores) if isinstance(scores, np.ndarray | list) or hasattr(scores, "numpy") else None
+    if found is None or found.dtype.kind not in "fiu":
+        raise Wrong(f"`predict` returned {type(scores).__name__}. It should return an array of scores.")
+    if found.shape != (images, classes):
+        raise Wrong(
+            f"`predict` returned shape {found.shape} for {images} images. It should be ({images}, {classes}): one "
+            "score for each class."
+        )
+    if not np.isfinite(found).all():
+        raise Wrong(
+            "`predict` returned scores that are not numbers. Did training diverge: is the learning rate too high?"
+        )
+    return found.astype(np.float32)
+
+
+@grades("final.shard", wrong=WRONG_SHARDS)
+def shard(sub: Submission, rng: np.random.Generator) -> None:
+    """Disjoint, complete, even, anew in each epoch, for sizes that do not divide."""
+    for n, world_size in (
+        (10, 2),
+        (int(rng.integers(500, 2000)) * 2 + 1, 4),
+        (int(rng.integers(2000, 5000)), 7),
+        (3, 5),
+    ):
+        before: list[np.ndarray] | None = None
+        for epoch in (0, 1):
+            shares = [_indices(sub.shard(n, rank, world_size, epoch)) for rank in range(world_size)]
+            _judge_shares(shares, n, world_size)
+            if before is not None and n > 100:
+                _judge_order(before, shares)
+            before = shares
+    again = [_indices(sub.shard(1001, 1, 3, 5)) for _ in range(2)]
+    if not np.array_equal(*again):
+        raise Wrong(
+            "Asked twice for the same shard, it gave two different ones. The ranks cannot talk to each other: how do "
+            "they agree on one order?"
+        )
+
+
+def _indices(value: Any) -> np.ndarray:
+    found = np.asarray(value)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise Wrong(f"`shard` returned {type(value).__name__} of shape {found.shape}. It should be a list of indices.")
+    return found
+
+
+def _judge_shares(shares: list[np.ndarray], n: int, world_size: int) -> None:
+    given = np.concatenate(shares).astype(np.int64) if shares else np.zeros(0, np.int64)
+    if given.size and (given.min() < 0 or given.max() >= n):
+        raise Wrong(
+            f"With {n} images, an index is {given.max() if given.max() >= n else given.min()}. Which are allowed?"
+        )
+    counts = np.bincount(given, minlength=n)
+    if counts.max(initial=0) > 1:
+        raise Wrong(
+            f"With {n} images on {world_size} ranks, {int((counts > 1).sum())} image(s) came more than once. Two ranks "
+            "that train on the same image do the same work twice: where do their shares overlap?"
+        )
+    if counts.min(initial=1) < 1:
+        raise Wrong(
+            f"With {n} images on {world_size} ranks, {int((counts < 1).sum())} image(s) were left out. Who takes the "
+            "rest when the shares do not divide?"
+        )
+    sizes = [len(share) for share in shares]
+    if max(sizes) - min(sizes) > 1:
+        raise Wrong(
+            f"With {n} images on {world_size} ranks the shares have from {min(sizes)} to {max(sizes)} images. "
+            "Everybody waits for the longest: can they be more even?"
+        )
+
+
+def _judge_order(before: list[np.ndarray], after: list[np.ndarray]) -> None:
+    if all(set(old) == set(new) for old, new in zip(before, after, strict=True)):
+        raise Wrong(
+            "Each rank has the same images in every epoch. Its gradients then know one part of the data only: should "
+            "the images be dealt out before or after shuffling?"
+        )
+    if np.array_equal(after[0], np.sort(after[0])):
+        raise Wrong("The indices come in ascending order. What happens when the images are stored class by class?")
+
+
+@grades("final.average_gradients", wrong=WRONG_AVERAGES)
+def average_gradients(sub: Submission, rng: np.random.Generator) -> None:
+    """On three ranks, equal to one big batch; with uneven shares, and a rank that had nothing to do."""
+    from accelerando.probes import final as probe
+
+    kinds = {"equal shares": [4, 4, 4], "uneven shares": [7, 1, 5], "a rank without an image": [6, 0, 3]}
+    cases = [{"seed": int(rng.integers(2**31)), "shares": shares} for shares in kinds.values()]
+    found = sub.probe("final.average_gradients", cases=cases)
+    if not isinstance(found, list) or len(found) != len(cases):
+        raise Wrong("The gradients did not come back.")
+    for kind, case, reports in zip(kinds, cases, found, strict=True):
+        expected = probe.whole_gradient(case["seed"], case["shares"])
+        for rank, report in enumerate(reports):
+            _judge_gradients(expected, report, f"with {kind}, on rank {rank}")
+
+
+def _judge_gradients(expected: dict[str, Any], found: dict[str, Any], where: str) -> None:
+    import torch
+
+    for name, gradient in expected.items():
+        if name not in found or found[name].shape != gradient.shape:
+            raise Wrong(
+                f"In a run {where}, the gradient of {name!r} is missing. Does every rank end up with all of them?"
+            )
+        if torch.allclose(found[name], gradient, rtol=1e-3, atol=1e-5):
+            continue
+        raise Wrong(
+            f"In a run {where}, the gradient of {name!r} has length {float(found[name].norm()):.4g}; one process with "
+            f"all images gets {float(gradient.norm()):.4g}, and other values. What weight does the mean of a smaller "
+            "share deserve?"
+        )
+    extra = [name for name in found if name not in expected and float(found[name].abs().max()) > 0]
+    if extra:
+        raise Wrong(f"In a run {where}, {extra[0]!r} got a gradient although no loss depends on it, or it is frozen.")
+
+
+@grades("final.global_recipe", wrong=WRONG_RECIPES)
+def global_recipe(sub: Submission, rng: np.random.Generator) -> None:
+    """One rank: unchanged. Four ranks: trained for real, and as accurate as one rank with the base recipe."""
+    from accelerando import datasets, ranks, stats
+    from accelerando.checks import final_ranks as course
+
+    known = datasets.fashion_mnist(embedded_only=True, train_images=6000)
+    base = {"learning_rate": course.LEARNING_RATE, "batch_size": course.BATCH, "steps": course.steps_of(6000, 1)}
+    alone = _recipe(sub.global_recipe(base, 1))
+    if not math.isclose(alone["learning_rate"], base["learning_rate"], rel_tol=1e-6):
+        raise Wrong(
+            f"For one rank the rate became {alone['learning_rate']:.4g}, not {base['learning_rate']:.4g} as before. "
+            "Does your rule hold for a single rank?"
+        )
+    steps = course.steps_of(6000, course.WORLD_SIZE)
+    recipe = _recipe(sub.global_recipe({**base, "steps": steps}, course.WORLD_SIZE))
+    if recipe["warmup_steps"] > steps / 2:
+        raise Wrong(f"{recipe['warmup_steps']:g} of {steps} steps are warm-up. When does it train at its full rate?")
+    data = {"images": known.train.images, "labels": known.train.labels, "held_out": known.test.images}
+    seeds = [int(number) for number in rng.integers(2**31, size=2)]
+    first = {"learning_rate": base["learning_rate"], "warmup_steps": 0}
+    try:
+        one = [course.predictions(data, first, 1, seed) == known.test.labels for seed in seeds]
+        many = [course.predictions(data, recipe, course.WORLD_SIZE, seed) == known.test.labels for seed in seeds]
+    except ranks.RanksFailed as failure:
+        raise NotMeasurableHere(
+            f"the training on {course.WORLD_SIZE} ranks did not end here: {failure.result.reason}"
+        ) from None
+    verdict = stats.paired_non_inferiority(np.stack(one), np.stack(many), MARGIN)
+    if verdict.verdict == "lost" or verdict.difference < -MARGIN:
+        raise Wrong(
+            f"On {course.WORLD_SIZE} ranks the accuracy changed by {100 * verdict.difference:+.1f} points in as many "
+            f"epochs. There are {course.WORLD_SIZE} times fewer steps: what must each of them do?"
+        )
+
+
+def _recipe(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict) or set(value) != {"learning_rate", "warmup_steps"}:
+        raise Wrong('`global_recipe` should return {"learning_rate": ..., "warmup_steps": ...}.')
+    for name, low in (("learning_rate", 1e-6), ("warmup_steps", 0)):
+        number = value[name]
+        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= 1e6:
+            raise Wrong(f'"{name}" is {number!r}. It should be a number of at least {low:g}.')
+    return {name: float(number) for name, number in value.items()}
+
+
+@grades("final.claims", wrong=WRONG_CLAIMS)
+def claims(sub: Submission, rng: np.random.Generator) -> None:
+    """A table that can be read; whether "all together" is true is compared with the session by ``./course assess``."""
+    rows = read_claims(sub.value("claims"))
+    if not rows:
+        raise Wrong("not answered yet")
+    techniques = [row["technique"] for row in rows if row["technique"] != TOGETHER]
+    if len(set(techniques)) < FEWEST_CLAIMS - 1:
+        raise Wrong(f"{len(set(techniques))} technique(s) named. Give at least {FEWEST_CLAIMS - 1}, and {TOGETHER!r}.")
+    if len(rows) == len(techniques):
+        raise Wrong(f"The row {TOGETHER!r} is missing: what did you expect of all changes, and what came?")
+
+
+def read_claims(value: Any) -> list[dict[str, Any]]:
+    """The learner's table: "technique" (text), "predicted" and "measured" (times faster than the starter alone).
+
+    Raises:
+        Wrong: If a row is something else.
+    """
+    if not isinstance(value, list):
+        raise Wrong(f"`claims` is of type {type(value).__name__}. It should be a list of rows.")
+    for number, row in enumerate(value, 1):
+        if not isinstance(row, dict) or set(row) != {"technique", "predicted", "measured"}:
+            raise Wrong(f'Row {number} should have "technique", "predicted" and "measured".')
+        if not isinstance(row["technique"], str) or not row["technique"].strip():
+            raise Wrong(f"Row {number}: the technique should be named in a few words.")
+        for name in ("predicted", "measured"):
+            factor = row[name]
+            if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.01 <= factor <= 1000:
+                raise Wrong(
+                    f'Row {number}: "{name}" is {factor!r}. It should say how many times faster: 1.0 is no change.'
+                )
+    return value
+
+
+@grades("final.quiz", wrong=WRONG_QUIZ)
+def quiz(sub: Submission, rng: np.random.Generator) -> None:
+    """Every answer right; the message says how many are, and which lesson to read again."""
+    from accelerando.quizzes import final as exam
+
+    answers = sub.value("quiz")
+    if not isinstance(answers, dict):
+        raise Wrong(f"`quiz` is of type {type(answers).__name__}. It should be a dictionary from question to letter.")
+    questions = exam.draw()
+    missing = [question.id for question in questions if answers.get(question.id) is None]
+    if len(missing) == len(questions):
+        raise Wrong("not answered yet")
+    if missing:
+        raise Wrong(f"{len(missing)} of {len(questions)} questions have no answer yet: {', '.join(missing)}.")
+    wrong = [question for question in questions if answers[question.id] != question.right]
+    if wrong:
+        raise Wrong(
+            f"{len(questions) - len(wrong)} of {len(questions)} are right. Look again at {wrong[0].id!r}: the section "
+            f"*{wrong[0].section}* of its lesson measures it."
+        )
