@@ -59,7 +59,7 @@ def on_one_rank(data: Mapping[str, Any], recipe: Mapping[str, Any], seed: int) -
     """Train together with the other ranks; rank 0 classifies."""
     with ranks.joined(time_limit_s=60.0) as (rank, world_size):
         torch.manual_seed(seed)
-        model = network().to(memory_format=torch.channels_last)
+        model = network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         images, held_out = (_as_input(data[name], data["images"]) for name in ("images", "held_out"))
         labels = torch.as_tensor(data["labels"])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=MOMENTUM)

@@ -1,0 +1,149 @@
+"""The final's untimed checks: the course's own answers pass, every listed mistake loses its question."""
+
+import json
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from accelerando import catalog, submission
+from accelerando.checks import final_ranks
+from accelerando.grading import starters
+from accelerando.grading.cells import marks_of
+from accelerando.submission import LocalSubmission, NotAnswered, Result, SpeedTask
+
+SOURCE = Path(__file__).parents[2] / "solutions" / "final" / "final.ipynb"
+TIMED = ("final.train", "final.train_further", "final.train_furthest")
+CHEAP = ("final.train", "final.shard", "final.claims", "final.quiz")
+
+
+@cache
+def cells() -> dict[str, str]:
+    """The marked cells of the source by grade id."""
+    notebook = json.loads(SOURCE.read_text(encoding="utf-8"))
+    return {marks_of(cell)["grade_id"]: "".join(cell["source"]) for cell in notebook["cells"] if marks_of(cell)}
+
+
+def names_of(*sources: str) -> dict:
+    import linecache
+
+    names: dict = {}
+    for number, source in enumerate((cells()["setup"], *sources)):
+        file = f"<final {number} {hash(source)}>"
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        exec(compile(source, file, "exec"), names)
+    return names
+
+
+def judged(question: str, *sources: str) -> Result | SpeedTask:
+    return submission.judge(question, LocalSubmission(names_of(*sources)), seed=11)
+
+
+def wrong_answers(*questions: str) -> list:
+    found = [(question, wrong) for question in questions for wrong in submission.find_check(question).wrong]
+    return [pytest.param(question, wrong.code, id=f"{question}: {wrong.mistake}") for question, wrong in found]
+
+
+def test_catalog_source_and_checks_name_the_same_questions() -> None:
+    questions = [question.id for question in catalog.final().questions]
+    assert questions == [key.removeprefix("test-").replace("-", ".") for key in cells() if key.startswith("test-")]
+    assert all(submission.find_check(question) for question in questions)
+    assert catalog.final().points == 100
+
+
+@pytest.mark.parametrize("question", ["final.shard", "final.claims", "final.quiz"])
+def test_own_answer_passes(question: str) -> None:
+    outcome = judged(question, cells()[question.replace(".", "-")])
+    assert isinstance(outcome, Result)
+    assert (outcome.status, outcome.message) == ("passed", "right")
+
+
+@pytest.mark.parametrize("version", [starters.starter_of, starters.solution_of], ids=["starter", "reference"])
+def test_starter_and_reference_are_ready_to_be_timed_on_every_tier(version) -> None:
+    for question in TIMED:
+        assert isinstance(judged(question, version(cells()["final-train"])), SpeedTask)
+
+
+@pytest.mark.parametrize(("question", "code"), wrong_answers(*CHEAP))
+def test_listed_mistake_loses_its_question(question: str, code: str) -> None:
+    outcome = judged(question, code)
+    assert isinstance(outcome, Result)
+    assert outcome.status == "failed"
+    assert outcome.message != "not answered yet"
+
+
+@pytest.mark.parametrize(
+    ("question", "blank"),
+    [
+        ("final.shard", "def shard(n, rank, world_size, epoch): raise NotImplementedError()"),
+        ("final.average_gradients", "def average_gradients(model, images):\n    raise NotImplementedError()"),
+        ("final.global_recipe", "def global_recipe(base, world_size): raise NotImplementedError()"),
+        ("final.claims", "claims = []"),
+        ("final.quiz", "quiz = {}"),
+    ],
+)
+def test_blank_is_told_as_not_answered(question: str, blank: str) -> None:
+    outcome = judged(question, blank)
+    assert isinstance(outcome, Result)
+    assert (outcome.status, outcome.message) == ("failed", str(NotAnswered()))
+
+
+def test_own_gradients_equal_one_big_batch_on_real_ranks() -> None:
+    outcome = judged("final.average_gradients", cells()["final-average_gradients"])
+    assert isinstance(outcome, Result)
+    assert (outcome.status, outcome.message) == ("passed", "right")
+
+
+@pytest.mark.parametrize(("question", "code"), wrong_answers("final.average_gradients"))
+def test_wrong_average_is_found_on_real_ranks(question: str, code: str) -> None:
+    outcome = judged(question, code)
+    assert isinstance(outcome, Result)
+    assert outcome.status == "failed"
+    assert outcome.message != "not answered yet"
+
+
+@pytest.fixture
+def learns_best_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for the real training: accuracy falls with the distance of the rate from the best one, as measured."""
+
+    def predictions(data, recipe, world_size: int, seed: int) -> np.ndarray:
+        best = final_ranks.LEARNING_RATE * world_size
+        steps = final_ranks.steps_of(6000, world_size)
+        far = abs(np.log2(recipe["learning_rate"] / best)) + 4 * (recipe["warmup_steps"] > steps / 2)
+        labels = known_labels()
+        wrong = np.random.default_rng(seed).random(len(labels)) < 0.17 + 0.02 * far
+        return np.where(wrong, (labels + 1) % 10, labels)
+
+    monkeypatch.setattr(final_ranks, "predictions", predictions)
+
+
+@cache
+def known_labels() -> np.ndarray:
+    from accelerando import datasets
+
+    return datasets.fashion_mnist(embedded_only=True).test.labels
+
+
+@pytest.mark.usefixtures("learns_best_near")
+def test_recipe_is_judged_by_the_accuracy_that_it_keeps() -> None:
+    own = judged("final.global_recipe", cells()["final-global_recipe"])
+    assert isinstance(own, Result)
+    assert (own.status, own.message) == ("passed", "right")
+    for wrong in submission.find_check("final.global_recipe").wrong:
+        outcome = judged("final.global_recipe", wrong.code)
+        assert isinstance(outcome, Result)
+        assert outcome.status == "failed", wrong.mistake
+
+
+def test_training_that_does_not_end_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerando import ranks
+
+    def predictions(*_, **__) -> np.ndarray:
+        raise ranks.RanksFailed(SimpleNamespace(failed_rank=None, outputs=("",), reason="not finished after 150 s"))
+
+    monkeypatch.setattr(final_ranks, "predictions", predictions)
+    outcome = judged("final.global_recipe", cells()["final-global_recipe"])
+    assert isinstance(outcome, Result)
+    assert outcome.status == "not measurable here"
