@@ -179,3 +179,17 @@ def test_the_models_of_the_question_show_every_kind_of_bias() -> None:
            for model, _ in probes.models(3).values()]
     lost = [sum(before) - sum(after) for before, after in zip(has, kinds, strict=True)]
     assert lost == [1, 2, 1, 1, 1, 0]
+
+
+def test_every_place_that_a_message_points_to_is_a_heading_of_the_lesson() -> None:
+    import inspect
+    import json
+    import re
+
+    from accelerando import work
+
+    named = set(re.findall(r"See \*(.+?)\*", inspect.getsource(checks)))
+    cells = json.loads((work.checkout() / "notebooks/01_scaling.ipynb").read_text(encoding="utf-8"))["cells"]
+    lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "markdown").splitlines()
+    assert len(named) >= 3
+    assert named <= {line.lstrip("#").strip() for line in lines if line.startswith("#")}
