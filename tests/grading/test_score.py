@@ -75,7 +75,7 @@ def test_a_cell_that_does_not_come_to_its_end_says_why_at_its_question(total: st
     report = grade(*cells(total=total))
     assert by_question(report)["tiny.total"] == Result("tiny.total", "failed", 0, 3, message)
     assert report.points == 6
-    assert any("tiny.total" in warning for warning in report.warnings)
+    assert report.warnings == ()  # said once, where it matters
 
 
 def test_a_broken_plain_cell_is_a_note_and_costs_nothing() -> None:

@@ -132,6 +132,8 @@ def test_no_one_fails_for_speed_on_a_busy_machine() -> None:
     passed = Result("tiny.quick", "passed", 4, 4, "fast")
     assert [speed._excuse(r, state, "").status for r in (slow, inaccurate, passed)] == ["undecided", "failed", "passed"]
     assert "other programs used 60% of this machine" in speed._excuse(slow, state, "").message
+    calm = noise.MachineState(0.0, 0.01, 0.5, False, None)
+    assert speed._excuse(slow, calm, "").status == "failed"
 
 
 def test_an_endless_candidate_fails_by_a_limit_that_the_baseline_sets() -> None:

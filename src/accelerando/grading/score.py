@@ -135,8 +135,8 @@ def grade(
         results = session.run(sandbox)
         failures = sandbox.failures
         output = sandbox.output
-    blank = "stopped with NotImplementedError"  # of a question that is answered by data; its result says so already
-    notes = [f"cell {f.cell} {f.message}" for f in failures if not (f.question and f.message.startswith(blank))]
+    told = {result.message for result in results}
+    notes = [_tell(failure) for failure in failures if not _is_blank(failure) and _tell(failure) not in told]
     warnings = [*lab.warnings, *notes]
     return Report(
         lesson.folder, lesson.title, str(notebook), tuple(results), tuple(warnings), sandbox.isolation,
@@ -200,7 +200,7 @@ class _Session:
                 question, "failed", "its answer cell is missing: copy it from a fresh lab (`./course reset`)"
             )
         if failure is not None and "is not defined" in result.message:
-            return _result(question, "failed", f"cell {failure.cell} {failure.message}")
+            return _result(question, "failed", _tell(failure))
         return result
 
     def _time(self, sandbox: Sandbox, question: Question, task: SpeedTask) -> Result:
@@ -221,6 +221,15 @@ class _Session:
             return _result(question, "ungradable", str(reason))
         except Exception as error:
             return _result(question, "ungradable", _own_mistake(error))
+
+
+def _tell(failure: CellFailure) -> str:
+    return f"cell {failure.cell} {failure.message}"
+
+
+def _is_blank(failure: CellFailure) -> bool:
+    """A question that is answered by data stops its cell while it is blank; its result says so already."""
+    return failure.question is not None and failure.message.startswith("stopped with NotImplementedError")
 
 
 def _load_checks(lesson: Lesson, lab: LabNotebook) -> None:

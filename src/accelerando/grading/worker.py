@@ -107,7 +107,8 @@ class Learner:
         except submission.Wrong as wrong:
             return {"wrong": str(wrong)}
         except SystemExit:
-            return {"wrong": f"`{request['name']}` called `exit`. A function should return its answer."}
+            name = request["name"].rpartition(".")[2]  # of a probe, too, the learner knows the last part
+            return {"wrong": f"`{name}` called `exit`. A function should return its answer."}
         except BaseException as error:
             return {"wrong": f"{type(error).__name__}: {_first_line(error)}"}
         return {"wrong": "the request is not known"}
