@@ -143,17 +143,26 @@ def _in_kernel(monkeypatch: pytest.MonkeyPatch, namespace: dict[str, object]) ->
 # 6 No question is answered by calling the package.
 
 FORWARDER = """
-import importlib, inspect, pkgutil
+import functools, importlib, inspect, pkgutil
 import accelerando
 
-def _public(count):
-    found = {}
+@functools.cache
+def _modules():
+    found = []
     for info in pkgutil.walk_packages(accelerando.__path__, "accelerando.", onerror=lambda name: None):
+        if info.name.split(".")[1] in ("bandwidth", "cli", "doctor", "measure", "room", "testing", "workers"):
+            continue  # they start programs and take their time, and compute nothing that a question asks for
         try:
-            names = dict(vars(importlib.import_module(info.name)))
+            found.append(importlib.import_module(info.name))
         except BaseException:
             continue
-        for name, thing in names.items():
+    return found
+
+@functools.cache
+def _public(count):
+    found = {}
+    for module in _modules():
+        for name, thing in dict(vars(module)).items():
             if name.startswith("_") or not inspect.isfunction(thing) or not thing.__module__.startswith("accelerando"):
                 continue
             try:
@@ -169,7 +178,7 @@ def _list(count):
 def _choose(name, function, count):
     globals()[function] = _public(count)[name]
 """
-HARMLESS_LIMIT_S = 6.0
+IMPORT_LIMIT_S, HARMLESS_LIMIT_S = 120.0, 4.0
 
 
 @by_slug
@@ -179,11 +188,12 @@ def test_no_question_is_answered_by_calling_the_package(lesson: Lesson) -> None:
     passed, tried = [], 0
     with Sandbox([*setup, forwarder], masked=lesson.masked, limits=Limits(total_s=600)) as sandbox:
         for question, count in _functions(lesson):
-            sandbox.begin(question)
+            sandbox.begin(question, IMPORT_LIMIT_S)
             for name in sandbox.submission.call("_list", count):
                 tried += 1
-                sandbox.begin(question, HARMLESS_LIMIT_S)
+                sandbox.begin(question, IMPORT_LIMIT_S)
                 sandbox.submission.call("_choose", name, question.function, count)
+                sandbox.begin(question, HARMLESS_LIMIT_S)
                 if grade_one(question, sandbox.submission, SEEDS[1]).status != "failed":
                     passed.append(f"{question.id} by {name}")
     assert passed == []
