@@ -62,12 +62,15 @@ def read_lab(path: Path | str, lesson: Lesson, manifest: Manifest | None = None)
     notebook, repairs = read_notebook(path)
     sorter = _Sorter(notebook, manifest or load_manifest(lesson), list(repairs))
     _refuse_foreign(path, notebook, lesson, sorter)
+    before = list(sorter.warnings)
     cells = sorter.sort()
-    return LabNotebook(path, tuple(cells), tuple(sorter.missing), tuple(sorter.warnings))
+    is_foreign = not sorter.is_ours and len(sorter.missing) == len(sorter.manifest.questions)
+    warnings = before if is_foreign else sorter.warnings  # that all is missing needs to be said once
+    return LabNotebook(path, tuple(cells), tuple(sorter.missing), tuple(warnings))
 
 
 def _refuse_foreign(path: Path, notebook: Notebook, lesson: Lesson, sorter: "_Sorter") -> None:
-    is_ours = any(sorter.places.get(grade_id) for grade_id in sorter.manifest.order)
+    is_ours = sorter.is_ours
     stamp = notebook["metadata"].get("accelerando")
     stamp = stamp if isinstance(stamp, dict) else {}
     other = stamp.get("lab", lesson.folder)
@@ -104,6 +107,11 @@ class _Sorter:
             grade_id = marks_of(cell).get("grade_id")
             if isinstance(grade_id, str) and grade_id:
                 self.places.setdefault(grade_id, []).append(index)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether any cell of the lab can be recognised by its mark."""
+        return any(grade_id in self.places for grade_id in self.manifest.order)
 
     def sort(self) -> list[LabCell]:
         setup, tests, given = self._given()
