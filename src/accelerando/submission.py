@@ -135,9 +135,16 @@ def find_check(question_id: str) -> Check:
 
 
 def import_probe(name: str) -> Callable[..., Any]:
-    """The trusted probe ``lesson.function`` of the package ``probes``, which runs beside the learner's code."""
+    """The trusted probe ``lesson.function`` of the package ``probes``, which runs beside the learner's code.
+
+    Raises:
+        Ungradable: If there is none, which is the course's fault and not the learner's.
+    """
     module, _, function = name.partition(".")
-    return getattr(importlib.import_module(f"{__package__}.probes.{module}"), function)
+    try:
+        return getattr(importlib.import_module(f"{__package__}.probes.{module}"), function)
+    except (ImportError, AttributeError) as error:
+        raise Ungradable(f"the course has no probe {name!r}: {error}") from None
 
 
 class Submission(ABC):
@@ -284,10 +291,10 @@ def judge(question_id: str, submission: Submission, seed: int) -> Result | Speed
 
 
 class NotYet(Exception):
-    """Ends a test cell whose question is not answered; shows one line instead of a traceback."""
+    """Ends a test cell whose question is not answered. The card has said why, so one line stands for the traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        return [f"Not yet: {self}"]
+        return ["Not yet: the card above says why."]
 
 
 def check(question_id: str) -> None:

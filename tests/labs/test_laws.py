@@ -130,7 +130,7 @@ def test_a_failing_check_ends_the_cell_in_one_line(lesson: Lesson, monkeypatch: 
     for question in lesson.questions:
         with pytest.raises(submission.NotYet, match="not answered yet") as error:
             submission.check(question.id)
-        assert error.value._render_traceback_() == ["Not yet: not answered yet"]
+        assert error.value._render_traceback_() == ["Not yet: the card above says why."]
 
 
 def _in_kernel(monkeypatch: pytest.MonkeyPatch, namespace: dict[str, object]) -> None:
