@@ -18,6 +18,7 @@ c.CourseDirectory.release_directory = "labs"
 c.CourseDirectory.submitted_directory = "classroom/submitted"
 c.CourseDirectory.autograded_directory = "classroom/autograded"
 c.CourseDirectory.feedback_directory = "classroom/feedback"
+(root / "classroom").mkdir(exist_ok=True)  # nbgrader's database does not make its folder
 c.CourseDirectory.db_url = f"sqlite:///{root / 'classroom' / 'gradebook.db'}"
 
 # A deleted test cell comes back; by default it would simply be worth nothing.

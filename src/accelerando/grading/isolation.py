@@ -60,7 +60,7 @@ def start(
         environment: Further variables.
     """
     is_jailed = choice == "auto" and not _why_no_bubblewrap()
-    hidden = (*(f"{PACKAGE.name}.{part}" for part in HIDDEN[:2]), *masked)
+    hidden = (*(f"{PACKAGE.name}.{part}" for part in HIDDEN[:3]), *masked)
     options = {
         "pipes": pipes,
         "masked": hidden,
