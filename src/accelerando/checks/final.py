@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from accelerando import catalog
 from accelerando.checks.final_answers import (
     WRONG_AVERAGES,
     WRONG_CLAIMS,
@@ -17,7 +18,6 @@ from accelerando.submission import LearnerCall, NotMeasurableHere, SpeedTask, Su
 
 TOGETHER = "all together"
 FEWEST_CLAIMS = 4
-MARGIN = 0.01
 
 
 @grades("final.train", wrong=WRONG_TRAININGS)
@@ -198,8 +198,9 @@ def global_recipe(sub: Submission, rng: np.random.Generator) -> None:
         raise NotMeasurableHere(
             f"the training on {course.WORLD_SIZE} ranks did not end here: {failure.result.reason}"
         ) from None
-    verdict = stats.paired_non_inferiority(np.stack(one), np.stack(many), MARGIN)
-    if verdict.verdict == "lost" or verdict.difference < -MARGIN:
+    margin = catalog.question("final.global_recipe").margin or 0.0
+    verdict = stats.paired_non_inferiority(np.stack(one), np.stack(many), margin)
+    if verdict.difference < -margin:
         raise Wrong(
             f"On {course.WORLD_SIZE} ranks the accuracy changed by {100 * verdict.difference:+.1f} points in as many "
             f"epochs. There are {course.WORLD_SIZE} times fewer steps: what must each of them do?"

