@@ -20,7 +20,16 @@ DOORS = {
     "matplotlib": {"figures.py"},
     "ipywidgets": {"widgets.py"},
     "psutil": {"machine.py", "workers.py", "ranks.py", "grading/"},
-    "subprocess": {"machine.py", "programs.py", "workers.py", "ranks.py", "grading/", "ledger.py", "room/", "testing.py"},
+    "subprocess": {
+        "machine.py",
+        "programs.py",
+        "workers.py",
+        "ranks.py",
+        "grading/",
+        "ledger.py",
+        "room/",
+        "testing.py",
+    },
     "nbformat": {"grading/"},
     "nbclient": {"grading/"},
     "nbgrader": {"grading/"},
@@ -29,7 +38,20 @@ DOORS = {
     "pickle": set(),
 }
 # Modules that a quick command imports: they must not bring torch with them.
-LIGHT = ("cli", "catalog", "cards", "machine", "submission", "wire", "work", "logbook", "readers", "doctor", "room", "testing")
+LIGHT = (
+    "cli",
+    "catalog",
+    "cards",
+    "machine",
+    "submission",
+    "wire",
+    "work",
+    "logbook",
+    "readers",
+    "doctor",
+    "room",
+    "testing",
+)
 
 
 def sources() -> Iterator[Path]:

@@ -40,7 +40,7 @@ def show(result: "Result") -> None:
     from IPython.core.getipython import get_ipython
     from IPython.display import display
 
-    if get_ipython() is None:  # type: ignore[no-untyped-call]
+    if get_ipython() is None:
         print(as_text(result))  # noqa: T201
         return
-    display({"text/html": as_html(result), "text/plain": as_text(result)}, raw=True)  # type: ignore[no-untyped-call]
+    display({"text/html": as_html(result), "text/plain": as_text(result)}, raw=True)

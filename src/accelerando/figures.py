@@ -23,10 +23,23 @@ INK, GREY = "#24292f", "#8c959f"
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
 CYCLE = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 _STYLE: dict[Any, Any] = {
-    "font.size": 9, "axes.edgecolor": GREY, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK,
-    "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-    "grid.color": "#e6e8eb", "axes.axisbelow": True, "legend.frameon": False, "figure.facecolor": "white",
-    "axes.facecolor": "white", "axes.titlesize": 10, "axes.titlelocation": "left", "svg.hashsalt": "accelerando",
+    "font.size": 9,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e8eb",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "svg.hashsalt": "accelerando",
 }
 
 
@@ -145,8 +158,11 @@ def two_over_one(
         labels: Of the common axis, the left and the right values.
         title: What is shown.
     """
-    said = [f"{what}, {label}: " + ", ".join(f"{value:.4g} at {at:g}" for at, value in zip(x, values, strict=True))
-            for what, lines in ((labels[1], left), (labels[2], right)) for label, values in lines.items()]
+    said = [
+        f"{what}, {label}: " + ", ".join(f"{value:.4g} at {at:g}" for at, value in zip(x, values, strict=True))
+        for what, lines in ((labels[1], left), (labels[2], right))
+        for label, values in lines.items()
+    ]
     with draw(f"{title}. " + "; ".join(said), panels=2, width=7.4) as sheet:
         for axes, lines, label in zip(sheet.axes, (left, right), labels[1:], strict=True):
             for mark, colour, (name, values) in zip("os", (BLUE, RED), lines.items(), strict=False):
@@ -187,8 +203,13 @@ def ladder(found: Ladder, title: str) -> Picture:
     )
     with draw(f"{title}: {speeds}") as sheet:
         axes = sheet.axes[0]
-        axes.plot([size / 2**20 for size in found.sizes_bytes], [speed / 1e9 for speed in found.bytes_per_s],
-                  marker="o", color=BLUE, markersize=4)
+        axes.plot(
+            [size / 2**20 for size in found.sizes_bytes],
+            [speed / 1e9 for speed in found.bytes_per_s],
+            marker="o",
+            color=BLUE,
+            markersize=4,
+        )
         for name, size in found.caches.items():
             if size >= found.sizes_bytes[0] / 2:
                 axes.axvline(size / 2**20, color=GREY, linestyle="--")

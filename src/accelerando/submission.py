@@ -45,7 +45,7 @@ class NotAnswered(Wrong):
 
 
 class NotMeasurableHere(Exception):
-    """This machine lacks what the question needs; the message says what."""
+    """The machine lacks what the question needs; the message says what."""
 
 
 class Ungradable(Exception):
@@ -185,13 +185,13 @@ class LocalSubmission(Submission):
         """Look names up in ``namespace``, the kernel's globals."""
         self._namespace = namespace
 
-    def call(self, function: str, *arguments: Any, **named: Any) -> Any:  # noqa: D102
+    def call(self, function: str, *arguments: Any, **named: Any) -> Any:
         return run_learner_code(self._namespace, function, list(arguments), named)
 
-    def value(self, name: str) -> Any:  # noqa: D102
+    def value(self, name: str) -> Any:
         return through_wire(look_up(self._namespace, name), name)
 
-    def probe(self, name: str, **arguments: Any) -> Any:  # noqa: D102
+    def probe(self, name: str, **arguments: Any) -> Any:
         return run_probe(self._namespace, name, arguments)
 
 

@@ -31,10 +31,16 @@ def worth_trying(usable_cores: int, preload: str | None = None) -> tuple[Surroun
     name = f"allocator: {preload.rpartition('/')[2]}" if preload else "allocator: malloc keeps its blocks"
     return (
         Surroundings(f"{cores} threads instead of 1", {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": cores}),
-        Surroundings(f"{4 * usable_cores} threads instead of {cores}", {"OMP_NUM_THREADS": cores},
-                     {"OMP_NUM_THREADS": str(4 * usable_cores)}),
-        Surroundings("threads pinned to cores", {"OMP_PROC_BIND": None, "OMP_PLACES": None},
-                     {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}),
+        Surroundings(
+            f"{4 * usable_cores} threads instead of {cores}",
+            {"OMP_NUM_THREADS": cores},
+            {"OMP_NUM_THREADS": str(4 * usable_cores)},
+        ),
+        Surroundings(
+            "threads pinned to cores",
+            {"OMP_PROC_BIND": None, "OMP_PLACES": None},
+            {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"},
+        ),
         Surroundings(name, dict.fromkeys(allocator), allocator),
     )
 

@@ -55,8 +55,9 @@ def speedup_explorer(points: Mapping[str, Sequence[Row]], serial_fraction: float
     import ipywidgets as ipw
 
     start = min(1.0, max(0.0, round(serial_fraction, 2)))
-    share = ipw.FloatSlider(value=start, min=0, max=1, step=0.01, description="serial share", readout_format=".0%",
-                            continuous_update=False)
+    share = ipw.FloatSlider(
+        value=start, min=0, max=1, step=0.01, description="serial share", readout_format=".0%", continuous_update=False
+    )
     workers = ipw.SelectionSlider(options=[2**power for power in range(1, 11)], value=16, description="workers")
     still = speedup_picture(start, 16, points)
     picture, words = ipw.Image(value=still.png, format="png", width=726), ipw.HTML()

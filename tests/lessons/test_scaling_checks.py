@@ -124,8 +124,17 @@ def test_what_is_no_number_of_seconds_is_refused_in_words(value: object) -> None
     assert "predict_time" in result.message
 
 
-@pytest.mark.parametrize("value", [None, [0], {"cpus": [0]}, {"cpus": 0, "OMP_NUM_THREADS": "1"},
-                                   {"cpus": [4, 5], "OMP_NUM_THREADS": 2}, {"cpus": [True], "OMP_NUM_THREADS": "1"}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [0],
+        {"cpus": [0]},
+        {"cpus": 0, "OMP_NUM_THREADS": "1"},
+        {"cpus": [4, 5], "OMP_NUM_THREADS": 2},
+        {"cpus": [True], "OMP_NUM_THREADS": "1"},
+    ],
+)
 def test_a_share_of_another_shape_is_refused_in_words(value: object) -> None:
     result = judge("scaling.share_cores", LocalSubmission({"share_cores": lambda *_: value}), 1)
     assert result.status == "failed"
@@ -174,9 +183,11 @@ def test_the_quiz_counts_and_names_the_section_and_not_the_choice() -> None:
 
 
 def test_the_models_of_the_question_show_every_kind_of_bias() -> None:
-    kinds = [probes.keeps_bias(model) for model, _ in probes.models(3).values()]
-    has = [[layer.bias is not None for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)]
-           for model, _ in probes.models(3).values()]
+    kinds = [checks.keeps_bias(model) for model, _ in probes.models(3).values()]
+    has = [
+        [layer.bias is not None for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)]
+        for model, _ in probes.models(3).values()
+    ]
     lost = [sum(before) - sum(after) for before, after in zip(has, kinds, strict=True)]
     assert lost == [1, 2, 1, 1, 1, 0]
 

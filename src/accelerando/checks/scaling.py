@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from accelerando.submission import NotAnswered, SpeedTask, Submission, Wrong, gr
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 Offer = dict[str, Any]
 
@@ -213,7 +215,33 @@ def drop_idle_biases(sub: Submission, rng: np.random.Generator) -> None:
     for (kind, (model, images)), report in zip(originals.items(), found, strict=True):
         if not isinstance(report, dict) or not isinstance(report.get("has_bias"), list):
             raise Wrong(f"{kind}: what came back could not be read.")
-        _judge_model(kind, report, probes.outputs(model, images), probes.keeps_bias(model))
+        _judge_model(kind, report, probes.outputs(model, images), keeps_bias(model))
+
+
+def keeps_bias(model: "nn.Module") -> list[bool]:
+    """Tell for each convolution and linear layer whether a bias should be there afterwards.
+
+    It should when the layer has one now and no BatchNorm stands right behind it. Not in the probes: those lie in
+    the open beside the learner's code.
+    """
+    from torch import nn
+
+    chain = list(_in_order(model))
+    followers = dict(zip(map(id, chain), [*chain[1:], None], strict=True))
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear)]
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d)
+    return [layer.bias is not None and not isinstance(followers[id(layer)], norms) for layer in layers]
+
+
+def _in_order(model: "nn.Module") -> Iterator["nn.Module"]:
+    """The layers of nested `nn.Sequential` in the order in which they run, repeated ones too."""
+    from torch import nn
+
+    for child in model if isinstance(model, nn.Sequential) else ():
+        if isinstance(child, nn.Sequential):
+            yield from _in_order(child)
+        else:
+            yield child
 
 
 def _judge_model(kind: str, report: dict[str, Any], expected: dict[str, Any], keeps: list[bool]) -> None:

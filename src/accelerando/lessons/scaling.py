@@ -337,14 +337,30 @@ class Switch:
 
 SWITCHES = (
     Switch("no bias before BatchNorm", {"bias": True}, {"bias": False}, "parameters that BatchNorm cancels"),
-    Switch("zero_grad: forget, not fill", {"zero_grad_set_to_none": False}, {"zero_grad_set_to_none": True},
-           "writing zeros, and reading them again to add to them"),
-    Switch("optimizer: foreach", {"optimizer_kind": "for_loop"}, {"optimizer_kind": "foreach"},
-           "starting one operator per parameter and sum"),
-    Switch("optimizer: fused", {"optimizer_kind": "for_loop"}, {"optimizer_kind": "fused"},
-           "reading and writing every parameter several times"),
-    Switch("layout: channels last", {"layout": "contiguous"}, {"layout": "channels_last"},
-           "reordering images inside every convolution"),
+    Switch(
+        "zero_grad: forget, not fill",
+        {"zero_grad_set_to_none": False},
+        {"zero_grad_set_to_none": True},
+        "writing zeros, and reading them again to add to them",
+    ),
+    Switch(
+        "optimizer: foreach",
+        {"optimizer_kind": "for_loop"},
+        {"optimizer_kind": "foreach"},
+        "starting one operator per parameter and sum",
+    ),
+    Switch(
+        "optimizer: fused",
+        {"optimizer_kind": "for_loop"},
+        {"optimizer_kind": "fused"},
+        "reading and writing every parameter several times",
+    ),
+    Switch(
+        "layout: channels last",
+        {"layout": "contiguous"},
+        {"layout": "channels_last"},
+        "reordering images inside every convolution",
+    ),
 )
 
 

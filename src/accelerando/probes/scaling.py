@@ -1,7 +1,7 @@
 """Probes of lab 1: what must be looked at inside the learner's process, because models do not travel on a pipe."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,9 @@ def models(seed: int) -> dict[str, tuple[nn.Module, torch.Tensor]]:
     activation = nn.ReLU()
     drawn: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         "convolution, BatchNorm, ReLU": (
-            nn.Sequential(nn.Conv2d(2, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(),
-                          nn.Linear(width * 16, 5)),
+            nn.Sequential(
+                nn.Conv2d(2, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(), nn.Linear(width * 16, 5)
+            ),
             (2, 6, 6),
         ),
         "linear layers in blocks inside blocks": (
@@ -80,18 +81,28 @@ def models(seed: int) -> dict[str, tuple[nn.Module, torch.Tensor]]:
             (7,),
         ),
         "an activation between the layer and its BatchNorm": (
-            nn.Sequential(nn.Conv1d(2, width, 3), nn.Tanh(), nn.BatchNorm1d(width), nn.Conv1d(width, 4, 1),
-                          nn.BatchNorm1d(4)),
+            nn.Sequential(
+                nn.Conv1d(2, width, 3), nn.Tanh(), nn.BatchNorm1d(width), nn.Conv1d(width, 4, 1), nn.BatchNorm1d(4)
+            ),
             (2, 8),
         ),
         "one ReLU object in several places": (
-            nn.Sequential(nn.Linear(5, width), activation, nn.Linear(width, 4), activation, nn.BatchNorm1d(4),
-                          nn.Linear(4, 4), nn.BatchNorm1d(4), activation),
+            nn.Sequential(
+                nn.Linear(5, width),
+                activation,
+                nn.Linear(width, 4),
+                activation,
+                nn.BatchNorm1d(4),
+                nn.Linear(4, 4),
+                nn.BatchNorm1d(4),
+                activation,
+            ),
             (5,),
         ),
         "layers that have no bias already": (
-            nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Conv2d(4, width, 3),
-                          nn.BatchNorm2d(width)),
+            nn.Sequential(
+                nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Conv2d(4, width, 3), nn.BatchNorm2d(width)
+            ),
             (1, 7, 7),
         ),
         "no BatchNorm at all": (nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2)), (4,)),
@@ -111,24 +122,3 @@ def _shaken(model: nn.Module, draw: np.random.Generator) -> nn.Module:
 
 def _normal(draw: np.random.Generator, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.from_numpy(draw.standard_normal(shape).astype(np.float32))
-
-
-def keeps_bias(model: nn.Module) -> list[bool]:
-    """Tell for each convolution and linear layer whether a bias should be there afterwards.
-
-    It should when the layer has one now and no BatchNorm stands right behind it.
-    """
-    chain = list(_in_order(model))
-    followers = dict(zip(map(id, chain), [*chain[1:], None], strict=True))
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear)]
-    norms = (nn.BatchNorm1d, nn.BatchNorm2d)
-    return [layer.bias is not None and not isinstance(followers[id(layer)], norms) for layer in layers]
-
-
-def _in_order(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers of nested `nn.Sequential` in the order in which they run, repeated ones too."""
-    for child in model if isinstance(model, nn.Sequential) else ():
-        if isinstance(child, nn.Sequential):
-            yield from _in_order(child)
-        else:
-            yield child
