@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +178,11 @@ def main() -> None:
         }
     results = {
         "summary": summary, "sessions": sessions, "peak_flops_per_s": peak, "flops_per_image": flops,
-        "machine_state": vars(watch.state),
+        "threads": torch.get_num_threads(), "machine_state": asdict(watch.state),
     }  # fmt: skip
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    ledger.save(ledger.record(results, machine.probe()), options.output)
+    origin = {"schema": 1, "machine": asdict(machine.probe()), "versions": ledger.versions(), "commit": ledger.commit()}
+    options.output.write_text(json.dumps(origin | results, indent=1, default=str) + "\n", encoding="utf-8")
     print(json.dumps(summary, indent=1))
 
 
