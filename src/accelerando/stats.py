@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from accelerando.looks import look_levels, plan_looks
 
@@ -133,11 +133,16 @@ def _student_t(values: NDArray, level: float) -> tuple[float, float, float]:
     squares = float(((values - center) ** 2).sum())
     moderated = math.sqrt((_PRIOR_DF * _PRIOR_SD**2 + squares) / (_PRIOR_DF + degrees))
     spread = max(
-        float(stats.t.isf(level, degrees)) * math.sqrt(squares / degrees),
-        float(stats.t.isf(level, _PRIOR_DF + degrees)) * moderated,
+        _t_quantile(degrees, level) * math.sqrt(squares / degrees),
+        _t_quantile(_PRIOR_DF + degrees, level) * moderated,
     )
     half = spread / math.sqrt(values.size)
     return center, center - half, center + half
+
+
+def _t_quantile(degrees: float, level: float) -> float:
+    """Return what Student's t exceeds with probability ``level``; scipy.stats would take a second to import."""
+    return -float(special.stdtrit(degrees, level))
 
 
 def hodges_lehmann(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
