@@ -1,4 +1,4 @@
-"""Makes ``labs/`` from ``solutions/``: nbgrader takes the solutions out, a manifest says what was released.
+"""Makes ``labs/`` and ``assessment/`` from ``solutions/``: nbgrader takes solutions out, a manifest says what remains.
 
 The only door to nbgrader's generation. Nothing in ``labs/`` changes before everything was made and found in order.
 """
@@ -21,6 +21,7 @@ from .manifest import MANIFEST_NAME, SCHEMA, LockedCell, Manifest, ReleasedQuest
 from .marks import kind_of
 from .notebooks import Unreadable, as_text, read_notebook, write_notebook
 from .sources import find_leaks, find_problems, prepare, strings_of
+from .starters import with_starters
 
 CONFIG_NAME = "nbgrader_config.py"
 
@@ -45,13 +46,18 @@ def build(check: bool = False, *, root: Path | None = None, lessons: Sequence[Le
     """
     root = root or work.checkout()
     chosen = [lesson for lesson in catalog.lessons() if lesson.is_built] if lessons is None else list(lessons)
+    places = {"labs": chosen}
+    if lessons is None and catalog.final().is_built:
+        places["assessment"] = [catalog.final()]
+    found: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(prefix="accelerando-build-") as scratch:
-        made = Path(scratch) / "labs"
-        generate(chosen, root, made)
-        changes = _differences(made, root / "labs")
-        if not check:
-            _publish(made, root / "labs", changes)
-    return [f"labs/{name}: {what}" for name, what in changes.items()]
+        for place, wanted in places.items():
+            generate(wanted, root, Path(scratch) / place)
+            found[place] = _differences(Path(scratch) / place, root / place)
+        for place, changes in found.items():
+            if not check:
+                _publish(Path(scratch) / place, root / place, changes)
+    return [f"{place}/{name}: {what}" for place, changes in found.items() for name, what in changes.items()]
 
 
 def generate(lessons: Sequence[Lesson], root: Path, output: Path, db_url: str | None = None) -> None:
@@ -160,6 +166,7 @@ def _finish(lesson: Lesson, source: Notebook, folder: Path) -> None:
     """Check the generated lab for leaks and write its manifest."""
     path = folder / f"{lesson.folder}.ipynb"
     released, _ = read_notebook(path)
+    released = with_starters(released, source)
     texts = {file.name: _text_of(file) for file in sorted(folder.rglob("*")) if file.is_file() and file != path}
     leaks = find_leaks(source, texts | {path.name: strings_of(released)})
     if leaks:
