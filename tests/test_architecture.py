@@ -21,6 +21,7 @@ DOORS = {
     "ipywidgets": {"widgets.py"},
     "psutil": {"machine.py", "workers.py", "ranks.py", "grading/"},
     "subprocess": {
+        "backends/oneccl/",
         "machine.py",
         "programs.py",
         "workers.py",

@@ -1,0 +1,1 @@
+"""Communication backends that torch does not bring itself; each is built on first use."""
