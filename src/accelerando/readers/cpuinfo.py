@@ -1,4 +1,4 @@
-"""Reader of ``/proc/cpuinfo``, x86 and Arm. Called by `lscpu.parse`."""
+"""Reader of ``/proc/cpuinfo``, x86 and Arm, and what RISC-V and POWER say there. Called by `lscpu.parse`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from accelerando.readers.isa import features
 from accelerando.readers.text import Line, Pasted, Unreadable
 
 _FIELD = re.compile(r"^\s*([A-Za-z][A-Za-z0-9_/() -]*?)\s*:(?:\s+(.*))?$")
-_KEYS = re.compile(r"^\s*(?:processor\s*:\s*\d+|vendor_id\s*:|model name\s*:|CPU implementer\s*:|cpu cores\s*:)", re.M)
+_KEYS = re.compile(
+    r"^\s*(?:processor\s*:\s*\d+|vendor_id\s*:|model name\s*:|CPU implementer\s*:|cpu cores\s*:"
+    r"|hart\s*:\s*\d|isa\s*:\s*rv\d|cpu\s*:\s*POWER|Features\s*:)",
+    re.M,
+)
 
 # Decoding tables of Arm's main ID register, as far as machines for training go.
 _IMPLEMENTERS = {
@@ -86,7 +90,7 @@ def _blocks(lines: tuple[Line, ...]) -> tuple[list[dict[str, str]], dict[str, st
                 blocks[-1][last_key] += " " + line.text.strip()
             continue
         key, value = match.group(1), (match.group(2) or "").strip()
-        if key == "processor" and value.isdigit():
+        if key == "processor" and value.isdecimal():
             blocks.append({})
         elif key in ("Hardware", "Model", "Revision", "Serial"):
             tail[key] = value
@@ -103,7 +107,7 @@ def _whole_blocks(blocks: list[dict[str, str]], pasted: Pasted, warnings: list[s
     if len(blocks) > 1:
         is_cut = any(key not in last for key in first)
     else:
-        is_cut = "power management" not in first if is_x86 else "CPU revision" not in first
+        is_cut = "power management" not in first if is_x86 else not {"CPU revision", "isa", "clock"} & set(first)
     if not is_cut:
         return blocks
     warnings.append("the text stops inside a processor: how many there are is unknown")
@@ -120,7 +124,7 @@ def _is_partial(blocks: list[dict[str, str]], warnings: list[str]) -> bool:
     said: dict[str, int] = {}
     for block in blocks:
         package, siblings = block.get("physical id"), block.get("siblings", "")
-        if package is not None and siblings.isdigit():
+        if package is not None and siblings.isdecimal():
             listed[package] = listed.get(package, 0) + 1
             said[package] = int(siblings)
     short = next((package for package in said if listed[package] < said[package]), None)
@@ -135,7 +139,7 @@ def _topology(
     first = blocks[0]
     per_package, siblings = first.get("cpu cores", ""), first.get("siblings", "")
     threads = None
-    if per_package.isdigit() and siblings.isdigit() and int(per_package):
+    if per_package.isdecimal() and siblings.isdecimal() and int(per_package):
         if int(siblings) % int(per_package) == 0:
             threads = int(siblings) // int(per_package)
         else:

@@ -6,13 +6,19 @@ import re
 from collections import Counter
 from typing import Any
 
-from accelerando.readers import slurm
+from accelerando.readers import job_tables, slurm
 from accelerando.readers.slurm import EXPRESSION, MAX_HOSTS, NAME, HostList, expand
 from accelerando.readers.text import Line, Pasted, Unreadable, clean, looks_like, other_kind
 
 MAX_SLOTS = 1_000_000
 _EXPECTED = "hosts (Slurm, LSF or an MPI host file)"
 _HOST_LINE = re.compile(rf"^(?:[\w.-]+@)?({NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)$")
+_IPV6_LINE = re.compile(r"^((?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4})((?:\s+[\w-]+\s*=\s*\S+)*)$")
+_RANK_LINE = re.compile(rf"^rank\s+\d{{1,7}}\s*=\s*({NAME})(?:\s+slots?\s*=.*)?$")
+_COUNTED = rf"{NAME}(?::\d{{1,7}})?"
+_HOST_OPTION = re.compile(
+    rf"\b(?:mpi(?:run|exec)\S*|prun|horovodrun)\s.*?(?:-H|--?hosts?)[ =]({_COUNTED}(?:,{_COUNTED})*)(?=\s|$)"
+)
 _PROMPT = re.compile(r"^(?:[\w.~/-]*[$%]|\[?[\w.-]+@[\w.-]+.*[$#%>])\s")
 _ATTRIBUTE = re.compile(r"([\w-]+)\s*=\s*(\S+)")
 
@@ -36,7 +42,7 @@ def parse(text: str) -> dict[str, Any]:
     if re.search(r"\bJobId=\d+|\bNodeList=\S", pasted.text):
         answer = slurm.from_scontrol(pasted)
     elif any("NODELIST" in name for name in variables):
-        answer = slurm.from_environment(variables)
+        answer = slurm.from_environment(variables, pasted.lines)
     elif "LSB_MCPU_HOSTS" in variables or "LSB_HOSTS" in variables:
         answer = _from_lsf(variables)
     elif variables:
@@ -47,7 +53,9 @@ def parse(text: str) -> dict[str, Any]:
     elif re.search(r"\bNodeName=", pasted.text):
         answer = slurm.from_node_names(pasted)
     else:
-        answer = _from_lines(pasted)
+        answer = job_tables.read(pasted) or _from_lines(pasted)
+    if not pasted.ends_with_newline and len(pasted.lines) > 1:
+        answer.warnings.append(f"line {pasted.lines[-1].number} has no line end: it may be cut")
     return {
         "hosts": answer.hosts,
         "slots": answer.slots,
@@ -76,10 +84,18 @@ def _from_lsf(variables: dict[str, Line]) -> HostList:
         assert listed is not None
         slots = Counter(listed.text.split())
         rule = "LSB_HOSTS: a host's name stands once for each slot"
+    said = variables.get("LSB_DJOB_NUMPROC") or variables.get("LSB_MAX_NUM_PROCESSORS")
+    if said is not None and said.text.isdecimal() and int(said.text) != sum(slots.values()):
+        warnings.append(f"the hosts have {sum(slots.values())} slots, but the job has {said.text}: the list may be cut")
     hosts = list(slots)
-    if len(hosts) > 1 and slots[hosts[0]] == 1 and min(slots[host] for host in hosts[1:]) > 1:
-        warnings.append(f"{hosts[0]} has 1 slot and the others more: it may be the launch node, which runs no ranks")
+    warnings += _launch_node(hosts, slots)
     return HostList(hosts, dict(slots), sum(slots.values()), rule, warnings)
+
+
+def _launch_node(hosts: list[str], slots: Counter[str]) -> list[str]:
+    if len(hosts) > 1 and slots[hosts[0]] == 1 and min(slots[host] for host in hosts[1:]) > 1:
+        return [f"{hosts[0]} has 1 slot and the others more: it may be the launch node, which runs no ranks"]
+    return []
 
 
 def _from_lines(pasted: Pasted) -> HostList:
@@ -94,11 +110,29 @@ def _from_lines(pasted: Pasted) -> HostList:
     if all(EXPRESSION.match(line.text) for line in filled) and any(re.search(r"[\[,]", line.text) for line in filled):
         hosts = expand("".join(line.text for line in filled), filled[0].number)
         return HostList(hosts, None, None, "a Slurm host list; it names no tasks")
-    if len(filled) == 1 and re.fullmatch(rf"(?:{NAME} \d{{1,6}}\s*)+", filled[0].text):
+    if len(filled) == 1 and (answer := _from_option(filled[0])):
+        return answer
+    if all(_RANK_LINE.match(line.text) for line in filled):
+        ranks = Counter(_RANK_LINE.sub(r"\1", line.text) for line in filled)
+        return HostList(list(ranks), dict(ranks), len(filled), "rank file (Open MPI): one line for each rank")
+    if len(filled) == 1 and re.fullmatch(rf"{NAME} \d{{1,6}}(?:\s+{NAME} \d{{1,6}})*", filled[0].text):
         return _from_lsf({"LSB_MCPU_HOSTS": filled[0]})
     if len(filled) == 1 and len(filled[0].text.split()) > 1 and not re.search(r"[=:]", filled[0].text):
         return _from_words(filled[0])
     return _from_host_file(filled)
+
+
+def _from_option(line: Line) -> HostList | None:
+    """Read ``node1:4,node2:4``, alone or behind ``mpirun -np 8 -H``; there ``-np`` is the world size."""
+    option = _HOST_OPTION.search(line.text)
+    counted = option.group(1) if option else line.text
+    if not re.fullmatch(rf"{_COUNTED}(?:,{_COUNTED})*", counted) or (not option and "," not in counted):
+        return None
+    answer = _from_host_file([Line(line.number, part) for part in counted.split(",")])
+    ranks = re.search(r"\s-?-np?[ =](\d{1,7})\b", line.text) if option else None
+    if ranks:
+        answer.world_size, answer.rule = int(ranks.group(1)), f"{answer.rule}; world size from -np"
+    return answer
 
 
 def _from_words(line: Line) -> HostList:
@@ -107,10 +141,10 @@ def _from_words(line: Line) -> HostList:
     slots: Counter[str] = Counter()
     for word in words:
         match = re.fullmatch(rf"(?:(\d{{1,6}})\*)?({NAME})", word)
-        if not match or word.isdigit():
+        if not match or word.isdecimal():
             raise other_kind(_EXPECTED, line.text)
         slots[match.group(2)] += int(match.group(1) or 1)
-    if max(slots.values()) == 1 and not any(char.isdigit() for char in line.text):
+    if max(slots.values()) == 1 and not any(char.isdecimal() for char in line.text):
         raise other_kind(_EXPECTED, line.text)  # words of a sentence
     return HostList(list(slots), dict(slots), sum(slots.values()), "LSF: a host's name stands once for each slot")
 
@@ -120,10 +154,19 @@ def _from_host_file(lines: list[Line]) -> HostList:
     entries: dict[int, tuple[str, int | None]] = {}  # by place in `lines`
     strange: list[Line] = []
     for place, line in enumerate(lines):
+        if re.match(r"^\S+:\s+.*\bslots=", line.text):  # Open MPI's --display-allocation
+            line = Line(line.number, re.sub(r":(?=\s)|\bmax_slots=0\b", "", line.text))
         match = _HOST_LINE.match(line.text)
+        address = _IPV6_LINE.match(line.text)
         grid_engine = re.fullmatch(rf"({NAME})\s+(\d{{1,6}})\s+\S+@\S+.*", line.text)
         if grid_engine:
             entries[place] = grid_engine.group(1), int(grid_engine.group(2))
+        elif address:
+            attributes = dict(_ATTRIBUTE.findall(address.group(2)))
+            entries[place] = (
+                address.group(1),
+                int(attributes["slots"]) if attributes.get("slots", "").isdecimal() else None,
+            )
         elif match:
             entries[place] = match.group(1).strip("[]"), _slots_of(match, line, warnings)
         else:
@@ -139,7 +182,8 @@ def _from_host_file(lines: list[Line]) -> HostList:
         warnings.append(f"{count} lines that name no host were passed over, the first is line {strange[0].number}")
     if len(entries) > MAX_HOSTS * 10:
         raise Unreadable(f"{len(entries):,} lines of hosts are not believed")
-    return _count_entries(list(entries.values()), warnings)
+    is_mpich = not any("slots" in line.text for line in lines)
+    return _count_entries(list(entries.values()), warnings, is_mpich=is_mpich)
 
 
 def _without_prose(entries: dict[int, tuple[str, int | None]], lines: list[Line]) -> dict[int, tuple[str, int | None]]:
@@ -163,17 +207,18 @@ def _slots_of(match: re.Match[str], line: Line, warnings: list[str]) -> int | No
     if not re.fullmatch(r"\d{1,9}", text) or int(text) > MAX_SLOTS:
         raise Unreadable(f"slots={text} is no number of ranks: expected 0 to {MAX_SLOTS:,}", line.number)
     most = attributes.get("max_slots", "")
-    if most.isdigit() and int(most) < int(text):
+    if most.isdecimal() and int(most) < int(text):
         warnings.append(f"line {line.number}: max_slots={most} is below slots={text}")
     return int(text)
 
 
-def _count_entries(entries: list[tuple[str, int | None]], warnings: list[str]) -> HostList:
+def _count_entries(entries: list[tuple[str, int | None]], warnings: list[str], *, is_mpich: bool) -> HostList:
     hosts = list(dict.fromkeys(host for host, _ in entries))
     bare = Counter(host for host, count in entries if count is None)
     if all(count is None for _, count in entries):
         if max(bare.values()) > 1:
             rule = "one line for each slot: a host's slots are its lines (LSF, PBS, Open MPI)"
+            warnings += _launch_node(hosts, bare)
             return HostList(hosts, {host: bare[host] for host in hosts}, len(entries), rule, warnings)
         return HostList(hosts, None, None, "host names only; no slots are named", warnings)
     slots: dict[str, int | None] = dict.fromkeys(hosts)
@@ -187,7 +232,12 @@ def _count_entries(entries: list[tuple[str, int | None]], warnings: list[str]) -
     unknown = [host for host, count in slots.items() if count is None]
     known = sum(count for count in slots.values() if count is not None)
     rule = "slots as written"
-    if unknown:
+    if unknown and is_mpich:
+        rule += (
+            f"; {', '.join(unknown[:5])} without a number: what that means the file does not say (unknown); by MPICH's"
+            f" rule it means 1 (world size {known + len(unknown)})"
+        )
+    elif unknown:
         rule += (
             f"; {', '.join(unknown[:5])} without slots=: since Open MPI 1.8 that means its number of cores, which"
             f" the file does not say (unknown); by the older rule it means 1 (world size {known + len(unknown)})"

@@ -102,7 +102,7 @@ def numa_nodes(root: Path) -> dict[int, tuple[int, ...]]:
     for path in (root / "sys/devices/system/node").glob("node[0-9]*"):
         text = read_text(path / "cpulist")
         cpus = cpu_list(text) if text is not None else None
-        if cpus is not None and path.name[4:].isdigit():
+        if cpus is not None and path.name[4:].isdecimal():
             nodes[int(path.name[4:])] = tuple(cpus)
     return dict(sorted(nodes.items()))
 
@@ -133,8 +133,8 @@ def cpu_quota(root: Path) -> float | None:
     for version, folder in _cgroup_folders(root, "cpu"):
         if version == 2:
             fields = (read_text(folder / "cpu.max") or "").split()
-            limit = int(fields[0]) if len(fields) == 2 and fields[0].isdigit() else None
-            period = int(fields[1]) if len(fields) == 2 and fields[1].isdigit() else None
+            limit = int(fields[0]) if len(fields) == 2 and fields[0].isdecimal() else None
+            period = int(fields[1]) if len(fields) == 2 and fields[1].isdecimal() else None
         else:
             limit, period = read_int(folder / "cpu.cfs_quota_us"), read_int(folder / "cpu.cfs_period_us")
         if limit and period and limit > 0:
@@ -161,7 +161,7 @@ def memory_total(root: Path) -> int | None:
 def cpu_times(root: Path) -> CpuTimes | None:
     """Read the first line of ``/proc/stat``: user nice system idle iowait irq softirq steal (guest is in user)."""
     fields = (read_text(root / "proc/stat") or "").split("\n")[0].split()
-    if len(fields) < 9 or fields[0] != "cpu" or not all(field.isdigit() for field in fields[1:9]):
+    if len(fields) < 9 or fields[0] != "cpu" or not all(field.isdecimal() for field in fields[1:9]):
         return None
     ticks = [int(field) for field in fields[1:9]]
     idle = ticks[3] + ticks[4]

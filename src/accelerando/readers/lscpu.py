@@ -29,6 +29,7 @@ _ANY_FIELD = re.compile(r"^\s*[A-Z][\w ().,/-]{0,60}:(?:\s|$)")
 _RUN_TOGETHER = re.compile(rf"(?<![\w(])({'|'.join(_LABELS)}):")
 _STRONG = re.compile(r"CPU\(s\)$|Thread|Core|Socket|Architecture|Vendor|Model name|NUMA|CPU op|Byte|cache|Flags|list")
 _FLAGS_BY_CONTENT = re.compile(r"^\s*[^\s:：][^:：]{0,40}[:：]\s+((?:fpu vme de|fp asimd|half thumb)\b.*)$")
+_LONGEST_FLAG = 24
 _CPU_RANGE_ONLY = re.compile(r"^\s*[\d,\- ]+$")
 
 
@@ -163,11 +164,12 @@ def _judge_the_end(fields: _Fields, pasted: Pasted) -> None:
     if last == "Flags" and fields.flag_lines:
         words = fields.flag_lines[-1] or [""]
         is_new_style = not {"CPU MHz", "NUMA node(s)"} & set(fields.values)
+        is_x86 = "fpu" in fields.flag_lines[0]
         if words[-1] in ALWAYS_LAST:
             return
-        if not pasted.ends_with_newline or words[-1] in X86_NEVER_LAST or words[-1].endswith(("...", "…")):
+        if not pasted.ends_with_newline or (is_x86 and words[-1] in X86_NEVER_LAST) or words[-1].endswith(("...", "…")):
             fields.is_cut = True
-        elif is_new_style and (len(fields.flag_lines) > 1 or words[-1] not in KNOWN_FLAGS):
+        elif is_new_style and (words[-1] not in KNOWN_FLAGS or not _ends_short(fields.flag_lines)):
             fields.is_cut = True  # the next line of a wrapped list may be missing
     elif last is not None and last != "other" and not pasted.ends_with_newline and pasted.lines[-1].text.strip():
         if last.startswith(("Vulnerability", "NUMA node", "Virtualization", "Hypervisor")) and last != "NUMA node(s)":
@@ -176,6 +178,12 @@ def _judge_the_end(fields: _Fields, pasted: Pasted) -> None:
         if not fields.values[last]:
             del fields.values[last]
         fields.warnings.append(f"the last line ({last}) has no line end and may be cut: not used")
+
+
+def _ends_short(flag_lines: list[list[str]]) -> bool:
+    """True when no line is wrapped, or the last has room left: the wrapped list goes no further."""
+    widths = [len(" ".join(words)) for words in flag_lines]
+    return len(widths) == 1 or widths[-1] + _LONGEST_FLAG < max(widths)
 
 
 def _summary(fields: _Fields, warnings: list[str]) -> dict[str, Any]:
@@ -191,7 +199,8 @@ def _summary(fields: _Fields, warnings: list[str]) -> dict[str, Any]:
     caches, cache_warnings = read_caches(
         {label.removesuffix(" cache"): values[0] for label, values in fields.values.items() if values},
         cores=cores,
-        is_hybrid=bool(threads and threads > 1 and cores and online and cores * threads > online and cores < online),
+        is_hybrid=_kinds_of_core(fields) > 1
+        or bool(threads and threads > 1 and cores and online and cores * threads > online and cores < online),
     )
     return {
         "vendor": fields.first("Vendor ID"),
@@ -208,6 +217,10 @@ def _summary(fields: _Fields, warnings: list[str]) -> dict[str, Any]:
         "fp16": skills.has_fp16,
         "warnings": warnings + cache_warnings,
     }
+
+
+def _kinds_of_core(fields: _Fields) -> int:
+    return len(fields.values.get("Model name", []))
 
 
 def _model(fields: _Fields) -> str | None:
@@ -245,16 +258,15 @@ def _topology(fields: _Fields, online: int | None, warnings: list[str]) -> tuple
     """Sockets, cores and threads per core; two kinds of core are added up."""
     sockets = fields.number("Socket(s)", "CPU socket(s)")
     books, per_book = fields.number("Book(s)"), fields.number("Socket(s) per book")
-    if sockets is None and books and per_book:
-        drawers = fields.number("Drawer(s)") or 1
-        sockets = drawers * (fields.number("Book(s) per drawer") or books) * per_book
-    names = fields.values.get("Model name", [])
-    per_socket = [int(v) for v in fields.values.get("Core(s) per socket", []) if v.isdigit()]
+    drawers, per_drawer = fields.number("Drawer(s)"), fields.number("Book(s) per drawer")
+    if sockets is None and per_book and (books or (drawers and per_drawer)):
+        sockets = per_book * (drawers * per_drawer if drawers and per_drawer else books or 0)
+    per_socket = [int(v) for v in fields.values.get("Core(s) per socket", []) if v.isdecimal()]
     per_cluster, clusters = fields.number("Core(s) per cluster"), fields.number("Cluster(s)")
-    if len(per_socket) > 1 and len(per_socket) == len(names):
-        counts = [int(v) if v.isdigit() else 1 for v in fields.values.get("Socket(s)", [])] or [1] * len(names)
+    if len(per_socket) > 1 and len(per_socket) == _kinds_of_core(fields):
+        counts = [int(v) if v.isdecimal() else 1 for v in fields.values.get("Socket(s)", [])] or [1] * len(per_socket)
         cores: int | None = sum(c * s for c, s in zip(per_socket, counts, strict=False))
-        warnings.append(f"{len(names)} kinds of core: their numbers are added up")
+        warnings.append(f"{len(per_socket)} kinds of core: their numbers are added up")
         sockets = None if len(set(counts)) > 1 else counts[0]
     elif per_socket and sockets:
         cores = per_socket[0] * sockets
@@ -262,7 +274,7 @@ def _topology(fields: _Fields, online: int | None, warnings: list[str]) -> tuple
         cores = per_cluster * clusters
     else:
         cores = None
-    kinds = {int(v) for v in fields.values.get("Thread(s) per core", []) if v.isdigit()}
+    kinds = {int(v) for v in fields.values.get("Thread(s) per core", []) if v.isdecimal()}
     threads = kinds.pop() if len(kinds) == 1 else None
     if cores and threads and online and cores * threads != online:
         fast = online - cores
@@ -271,7 +283,8 @@ def _topology(fields: _Fields, online: int | None, warnings: list[str]) -> tuple
                 f"hybrid: {fast} cores have 2 threads, {cores - fast} have 1; threads_per_core is the larger one"
             )
         elif online > cores * threads:
-            warnings.append(f"{cores} cores with {threads} threads do not make {online} logical CPUs")
+            warnings.append(f"{cores} cores with {threads} threads do not make {online} logical CPUs: cores unknown")
+            cores = None
     return sockets, cores, threads
 
 

@@ -31,7 +31,7 @@ def read_cpu(ask: Callable[[str], str | None]) -> dict[str, Any]:
         The keys that `cpuinfo.parse` gives too: vendor, model, sockets, cores, threads_per_core, simd, bf16, fp16.
     """
     said = {name: (ask(key) or "").strip() for name, key in _KEYS.items()}
-    number = {name: int(said[name]) if said[name].isdigit() else None for name in ("sockets", "cores", "logical")}
+    number = {name: int(said[name]) if said[name].isdecimal() else None for name in ("sockets", "cores", "logical")}
     words = f"{said['features']} {said['leaf7']}".lower().replace("sse4.", "sse4_").replace("avx1.0", "avx")
     skills = features(words.split())
     is_arm = said["is_arm"] == "1"

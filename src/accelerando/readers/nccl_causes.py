@@ -20,7 +20,8 @@ class Meaning:
         found = self.pattern.search(text)
         if not found:
             return None
-        return self.sentence.format(**{name: (value or "unknown").strip() for name, value in found.groupdict().items()})
+        said = {name: (value or "unknown").strip() for name, value in found.groupdict().items()}
+        return re.sub(r" \((?:signal |completion with status )?unknown\)", "", self.sentence.format(**said))
 
 
 def _meanings(*pairs: tuple[str, str]) -> tuple[Meaning, ...]:
@@ -56,6 +57,9 @@ HARMLESS = _meanings(
     (r"Kernel version .*(?:below|older)|dmabuf.*not (?:supported|available)|DMA-BUF is (?:not )?available", "DMA-BUF is not available: another way is taken"),
     (r"comm \S+ rank \d+.*(?:Abort|Destroy) COMPLETE|Abort COMPLETE|Destroy COMPLETE", ""),
     (r"NCCL_IB_HCA set to|OOB \S+", ""),
+    (r"falling back to simple order", "NCCL found no better pattern for its rings and takes the simple order: may cost speed, not wrong"),
+    (r"Got (?:non-fatal )?async event ?: ?(?:GID table change|client re-?registration|(?:SM|LID|P_Key) change|port active)|Got non-fatal async event",
+     "NET/IB: the network card reported a change that harms nothing"),
 )  # fmt: skip
 
 # Something that went wrong by itself.
@@ -67,6 +71,7 @@ CAUSES = _meanings(
     (r"no socket interface found|Bootstrap : no (?:socket )?interface|NCCL_SOCKET_IFNAME interface found|No interface found in the same subnet",
      "no socket interface found: NCCL_SOCKET_IFNAME names none that exists, or the machine has no network address"),
     (r"connecting to address\s+with family \d+ is neither", "no usable socket address: NCCL_SOCKET_IFNAME names no interface that exists"),
+    (r"mismatch in rank count from procs (?P<a>\d+) ?: ?(?P<b>\d+)", "the ranks were started with different world sizes ({a} and {b})"),
     (r"Mismatched (?:NCCL|RCCL|version)|(?<!library )version mismatch|different (?:NCCL|RCCL) versions",
      "the ranks run different versions of NCCL (version mismatch)"),
     (r"CUDA driver version is insufficient for CUDA runtime", "the GPU driver is older than this CUDA runtime needs"),
@@ -86,18 +91,21 @@ CAUSES = _meanings(
     (r"Got completion (?:from peer \S+ )?with (?:error|status[= ])\s*(?P<code>\w+)",
      "NET/IB: a transfer failed on the InfiniBand network (completion with status {code}): cable, switch, GID or timeout setting"),
     (r"Got async event ?: ?(?P<event>[\w ]+)", "NET/IB: the network card reported {event}"),
-    (r"Call to ibv_modify_qp failed(?: with error (?P<why>[\w ]+))?|ibv_modify_qp failed",
+    (r"Call to ibv_modify_qp failed(?: with (?:error )?(?P<why>[\w ]+))?|ibv_modify_qp failed",
      "NET/IB: a queue pair could not be connected ({why}): check NCCL_IB_GID_INDEX and that all nodes are on one fabric"
      ),
-    (r"Call to (?P<call>ibv_\w+) failed(?: with error (?P<why>[\w ]+))?", "NET/IB: {call} failed ({why})"),
+    (r"Call to (?P<call>ibv_\w+) failed(?: with (?:error )?(?P<why>[\w ]+))?", "NET/IB: {call} failed ({why})"),
     (r"(?:Call to connect returned|Connect to \S+ failed|connect\S* to \S+ failed)[^,]*(?:No route to host)|No route to host",
      "no route to another rank's address: firewall, or NCCL_SOCKET_IFNAME picks the wrong interface"),
     (r"Connect to (?P<peer>\S+) failed ?: ?(?P<why>[\w ]+)", "connecting to {peer} failed ({why}): firewall, or NCCL_SOCKET_IFNAME picks the wrong interface"),
     (r"Call to connect (?:to \S+ )?(?:returned|failed) ?:? ?(?P<why>Connection timed out|Connection refused)(?!, retrying)",
      "connecting to another rank failed ({why}): firewall, or NCCL_SOCKET_IFNAME picks the wrong interface"),
+    (r"connect(?: to (?P<peer>\S+))? returned (?:\d+ ?)?\(?(?P<why>Connection (?:refused|timed out))\)?(?!, retrying)(?! ?\(?\d*\)?,? retrying)",
+     "connecting to {peer} failed ({why}): firewall, or NCCL_SOCKET_IFNAME picks the wrong interface"),
+    (r"socketStartConnect: exceeded retries", "connecting to another rank failed after all retries: firewall, or NCCL_SOCKET_IFNAME picks the wrong interface"),
     (r"Socket creation failed ?: ?(?P<why>[\w ]+)|Call to socket failed ?: ?(?P<what>[\w ]+)", "a socket could not be made ({why})"),
     (r"Call to bind failed ?: ?(?P<why>[\w ]+)|bind .*Address already in use", "an address could not be bound ({why})"),
-    (r"Too many open files|unable to open file.*Too many", "too many open files: raise the limit (ulimit -n)"),
+    (r"Too many open files|socket\w*: get errno 24\b|unable to open file.*Too many", "too many open files: raise the limit (ulimit -n)"),
     (r"collective mismatch|mismatched collective|Detected mismatch between collectives",
      "the ranks call different collectives (mismatch), so they wait for each other"),
     (r"Could not (?:find|load|open).*libcuda|failed to (?:open|load) libcuda", "the GPU driver's library was not found (libcuda)"),
@@ -108,9 +116,13 @@ CAUSES = _meanings(
     (r"could not read node's topology|Could not find (?:a path|real path)|topo(?:logy)? file .*(?:not|invalid)|XML parse error|No NVML device", "NCCL could not read the topology of this machine"),
     (r"Cuda failure (?:\d+ )?'?(?P<why>[\w /()-]+)", "a CUDA call failed: {why}"),
     (r"HIP failure (?:\d+ )?'?(?P<why>[\w /()-]+)", "a HIP call failed: {why}"),
+    (r"CUDA error: (?P<why>[\w /()-]+)", "a CUDA call of the program failed: {why}"),
+    (r"Segmentation fault", "a rank crashed (segmentation fault)"),
     (r"Signals?\.SIG(?P<signal>KILL|SEGV|BUS|ABRT)|exitcode\s*:\s*-(?P<code>9|11|7|6)\b|Bus error|oom-kill|Out of memory: Killed",
      "a rank was killed (signal {signal}); -9 is mostly the machine's memory, a bus error a full /dev/shm"),
 )  # fmt: skip
+
+ANOTHER_TIMED_OUT = "a collective timed out in another rank: look for its log"
 
 # A rank that stood and waited: the cause is with another one.
 HANGS = _meanings(
@@ -123,9 +135,10 @@ HANGS = _meanings(
         r"Watchdog caught collective operation timeout|ran for \d+ milliseconds before timing out",
         "a collective timed out: not all ranks arrived at it",
     ),
-    (r"heartbeat monitor timed out|monitoring thread detects no heartbeat", "the watchdog of torch got no sign of life from a rank"),
+    (r"watchdog got stuck for \d+ seconds|heartbeat monitor timed out|monitoring thread detects no heartbeat", "the watchdog of torch got no sign of life from a rank"),
     (r"Call to connect (?:to \S+ )?returned Connection timed out, retrying", "connecting to another rank times out again and again"),
     (r"DUE TO TIME LIMIT|CANCELLED AT .* TIME", "the job ran into its time limit"),
+    (r"detected a collective timeout from another rank|Received a (?:global )?(?:dump|timeout) signal due to a collective timeout", ANOTHER_TIMED_OUT),
     (r"wait(?:ing)? timeout after \d+\s?ms|Timed out after \d+ seconds? waiting for clients", "the ranks did not all meet in time"),
 )  # fmt: skip
 
@@ -136,7 +149,7 @@ CONSEQUENCES = _meanings(
         "another rank ended first (connection closed by remote peer): look for the first error in its log",
     ),
     (r"Connection reset by peer|Broken pipe", "another rank ended first (connection reset): look for the first error in its log"),
-    (r"Socket (?:recv|send) failed|Call to (?:recv|send|read|write)\S* .*failed|Proxy Call to rank", "the connection to another rank broke: look for the first error in its log"),
+    (r"Failed to execute operation|Socket (?:recv|send) failed|Call to (?:recv|send|read|write)\S* .*failed|Proxy Call to rank", "the connection to another rank broke: look for the first error in its log"),
     (r"unhandled system error|ncclSystemError", "a system call failed (unhandled system error); the NCCL WARN line says which, run with NCCL_DEBUG=WARN"),
     (r"unhandled cuda error|ncclUnhandledCudaError", "a CUDA call failed (unhandled cuda error); the NCCL WARN line says which, run with NCCL_DEBUG=WARN"),
     (r"invalid usage|ncclInvalidUsage", "NCCL was used wrongly (invalid usage); the NCCL WARN line says how, run with NCCL_DEBUG=WARN"),

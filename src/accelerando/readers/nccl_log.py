@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from accelerando.readers.nccl_causes import CAUSES, CONSEQUENCES, HANGS, HARMLESS, Meaning
+from accelerando.readers.nccl_causes import ANOTHER_TIMED_OUT, CAUSES, CONSEQUENCES, HANGS, HARMLESS, Meaning
 from accelerando.readers.text import Line, clean, other_kind
 
 _IS_LOG = re.compile(
@@ -16,6 +16,7 @@ _IS_LOG = re.compile(
     re.I,
 )
 _VERSION = re.compile(r"\b[NR]CCL version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)", re.I)
+_OWN_VERSION = re.compile(rf"^(?:.*NCCL INFO\s+)?{_VERSION.pattern}", re.I)
 _NRANKS = re.compile(r"\bn[rR]anks (\d{1,7})\b")
 _SIZE = re.compile(
     r"(?:\bworld[_ ]?size\b|\bLocal rank size\b|initialization options: size|\bnum(?:ber)?[_ ](?:of[_ ])?ranks)"
@@ -100,11 +101,14 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def _versions(lines: Iterable[Line], warnings: list[str]) -> list[Line]:
-    """Return each version once, with the line that names it first."""
+    """Return each version once, with the line that names it first; what others say of NCCL only where it is silent."""
     found: dict[str, Line] = {}
+    others: dict[str, Line] = {}
     for line in lines:
         for match in _VERSION.finditer(line.text):
-            found.setdefault(match.group(1), Line(line.number, match.group(1)))
+            where = found if _OWN_VERSION.match(line.text) else others
+            where.setdefault(match.group(1), Line(line.number, match.group(1)))
+    found = found or others
     if len(found) > 1:
         warnings.append(f"several versions in one log: {', '.join(found)}; all ranks must run the same one")
     return list(found.values())
@@ -206,7 +210,8 @@ def _find(lines: list[Line]) -> _Findings:
             continue
         hang = _first(HANGS, text)
         if hang:
-            found.hang = found.hang or (_with_rank(hang, text), line.number)
+            if found.hang is None or (ANOTHER_TIMED_OUT in found.hang[0] and hang != ANOTHER_TIMED_OUT):
+                found.hang = (_with_rank(hang, text), line.number)
             continue
         cause = _first(CAUSES, message)
         if cause:

@@ -10,8 +10,9 @@ from accelerando.readers.text import Line, Pasted, Unreadable
 MAX_HOSTS = 100_000
 _VARIABLE = re.compile(
     r"(?<![\w.])(?:export\s+|declare\s+-x\s+|setenv\s+)?"
-    r"((?:SLURM|SLURMD|SRUN|LSB|LS|PBS|PMI|OMPI)_[A-Z0-9_]+)(?:\s*=\s*|\s+(?=[\w\"']))(.*)$"
+    r"((?:SLURM|SLURMD|SRUN|LSB|LS|PBS|PMI|OMPI)_[A-Z0-9_]+)(?:\s*=\s*|\s*:\s+|\s+(?=[\w\"']))(.*)$"
 )
+_ECHO = re.compile(r"(?<!\w)echo\s+[\"']?\$\{?((?:SLURM|LSB|PBS)_[A-Z0-9_]+)\}?[\"']?\s*$")
 NAME = r"(?:[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])"
 EXPRESSION = re.compile(r"^[\w.,\[\]-]+$")
 
@@ -71,10 +72,18 @@ def read_variables(pasted: Pasted) -> dict[str, Line]:
     lines = list(pasted.lines)
     for place, line in enumerate(lines):
         match = _VARIABLE.search(line.text)
-        if not match or match.group(1) in found:
+        echo = _ECHO.search(line.text)
+        if echo and place + 1 < len(lines) and lines[place + 1].text.strip():
+            found.setdefault(echo.group(1), Line(lines[place + 1].number, lines[place + 1].text.strip()))
+        value = match.group(2).strip().rstrip(";") if match else ""
+        if not match or echo or match.group(1) in found or value.lstrip("\"'").startswith("$"):
             continue
-        value = match.group(2).strip().rstrip(";")
         following = place + 1
+        while match.group(1) in ("LSB_HOSTS", "LSB_MCPU_HOSTS") and following < len(lines):  # wrapped between words
+            if not value or not re.fullmatch(rf"{NAME}(?:\s+{NAME})*\s*[\"']?", lines[following].text.strip()):
+                break
+            value += " " + lines[following].text.strip()
+            following += 1
         while value.count("[") > value.count("]") and following < len(lines):  # wrapped inside the brackets
             if not EXPRESSION.match(lines[following].text.strip()):
                 break
@@ -91,12 +100,16 @@ def _whole(variables: dict[str, Line], *names: str) -> int | None:
     return None
 
 
-def from_environment(variables: dict[str, Line]) -> HostList:
+def from_environment(variables: dict[str, Line], lines: tuple[Line, ...] = ()) -> HostList:
     name = next((n for n in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST") if n in variables), None)
     if name is None:
         raise Unreadable("no SLURM_JOB_NODELIST in this environment", next(iter(variables.values())).number)
     hosts = expand(variables[name].text, variables[name].number)
     warnings: list[str] = []
+    others = (_VARIABLE.search(line.text) for line in lines)
+    lists = {match.group(2).strip(" ;\"'") for match in others if match and match.group(1) == name}
+    if len(lists) > 1 and variables[name].text in lists and not any("$" in text for text in lists):
+        warnings.append(f"{name} stands there with different values: only the first was read")
     said = _whole(variables, "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
     if said is not None and said != len(hosts):
         warnings.append(f"{name} has {len(hosts)} hosts, but the number of nodes is {said}")
@@ -140,26 +153,26 @@ def from_scontrol(pasted: Pasted) -> HostList:
     listed = fields.get("NodeList")
     world = _whole(fields, "NumTasks")
     per_task = _whole(fields, "CPUs/Task")
-    resources = " ".join(
-        fields[key].text for key in ("TRES", "AllocTRES", "ReqTRES", "TresPerNode", "Gres") if key in fields
-    )
-    gpus = re.search(r"gres/gpu(?::[\w.-]+)?=(\d+)|gpu(?::[\w.-]+)?:(\d+)", resources)
+    gpus = _gpus(fields)
     facts = [f"{world if world is not None else 'unknown'} tasks"]
     if per_task is not None:
         facts.append(f"{per_task} CPU{'s' * (per_task != 1)} each")
-    facts.append(f"{gpus.group(1) or gpus.group(2)} GPUs" if gpus else "no GPUs named")
+    facts.append(gpus or "no GPUs named")
     if listed is None or listed.text in ("", "(null)", "None"):
         state = fields["JobState"].text if "JobState" in fields else "unknown"
         warnings.append(f"the job has no nodes (state {state})")
         return HostList([], None, world, f"hosts from NodeList; {', '.join(facts)}", warnings)
     hosts = expand(listed.text, listed.number)
     nodes = fields.get("NumNodes")
-    if nodes and nodes.text.isdigit() and int(nodes.text) != len(hosts):
+    if nodes and nodes.text.isdecimal() and int(nodes.text) != len(hosts):
         warnings.append(f"NodeList has {len(hosts)} hosts, but NumNodes is {nodes.text}")
     each = fields.get("NtasksPerN:B:S:C")
     count = each.text.split(":")[0] if each else ""
     slots: dict[str, int | None] | None = None
-    if count.isdigit() and int(count):
+    if count.isdecimal() and int(count) and world not in (None, int(count) * len(hosts)):
+        warnings.append(f"{count} tasks on each of {len(hosts)} nodes are not {world} tasks: slots unknown")
+        how = "how the tasks are spread over the hosts is not said"
+    elif count.isdecimal() and int(count):
         slots = dict.fromkeys(hosts, int(count))
         how = "slots from NtasksPerN"
     elif world is not None and len(hosts) == 1:
@@ -167,6 +180,20 @@ def from_scontrol(pasted: Pasted) -> HostList:
     else:
         how = "how the tasks are spread over the hosts is not said"
     return HostList(hosts, slots, world, f"hosts from NodeList; {how}; {', '.join(facts)}", warnings)
+
+
+def _gpus(fields: dict[str, Line]) -> str | None:
+    """Say how many GPUs a job has in all, else on each node; None if it names none."""
+    gpu = r"gpu(?::[A-Za-z][\w.-]*)?[:=](\d+)"
+    for key in ("AllocTRES", "TRES", "ReqTRES", "JOB_GRES", "TresPerJob"):
+        found = re.search(gpu, fields[key].text) if key in fields else None
+        if found:
+            return f"{found.group(1)} GPUs"
+    for key, place in (("TresPerNode", "node"), ("Gres", "node"), ("GRES", "node"), ("TresPerTask", "task")):
+        found = re.search(gpu, fields[key].text) if key in fields else None
+        if found:
+            return f"{found.group(1)} GPUs for each {place}"
+    return None
 
 
 def from_node_names(pasted: Pasted) -> HostList:

@@ -16,6 +16,7 @@ _ANY_LINK = re.compile(rf"(?:{_LINK.pattern}|OK|NS|GNS|CNS|TNS|DR|N/A)")
 _PLACES = {"PIX": 5.0, "PXB": 4.0, "PSB": 4.0, "PHB": 3.0, "NODE": 2.0, "SYS": 1.0, "SOC": 1.0}
 _TITLES = re.compile(r"\b(CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID|NUMA\s+node)\b", re.I)
 _ROW = re.compile(rf"^\s*([A-Za-z][\w./-]*)\s+((?:{_LINK.pattern})(?:\s|$).*|\s*X\s.*)$")
+_DEVICE = re.compile(r"[A-Za-z][\w./-]*\d[\w./-]*")
 _LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
 _END = re.compile(r"^\s*(?:Legend|NIC Legend)\b|^\s*(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+=")
 
@@ -65,7 +66,7 @@ def parse(text: str) -> dict[str, Any]:
     Raises:
         Unreadable: If there is no matrix, or one that contradicts itself.
     """
-    pasted = clean(text)
+    pasted = clean(re.sub(r"(?m)^[ \t]*\|.*\|[ \t]*$", _without_bars, text))
     if rocm_topo.is_rocm(pasted.text):
         return rocm_topo.parse(pasted)
     matrix = _read_matrix(pasted)
@@ -86,6 +87,12 @@ def parse(text: str) -> dict[str, Any]:
         "nearest_nics": _nearest_nics(matrix),
         "warnings": warnings + list(dict.fromkeys(matrix.warnings)),
     }
+
+
+def _without_bars(row: re.Match[str]) -> str:
+    """Undo one row of a markdown table; its rule becomes a blank line."""
+    text = row.group(0).strip().strip("|")
+    return "" if not text.strip("|-: ") else "\t".join(cell.strip() for cell in text.split("|"))
 
 
 def describe_islands(count: int, strength: dict[tuple[int, int], float], warnings: list[str]) -> list[list[int]]:
@@ -124,7 +131,7 @@ def _read_matrix(pasted: Pasted) -> _Matrix:
             current = None
         elif _END.match(line.text):
             current = None
-        elif _is_header(line.text) and matrix.rows:
+        elif _is_header(line.text) and matrix.tails:
             matrix.warnings.append(f"a second matrix starts at line {line.number}: only the first was read")
             break
         elif (label := _row_label(line.text, matrix)) is not None:
@@ -149,10 +156,13 @@ def _read_matrix(pasted: Pasted) -> _Matrix:
 
 
 def _is_header(text: str) -> bool:
-    tokens = text.split()
+    tokens = _TITLES.sub(" ", text).split()
     if not tokens or not re.fullmatch(r"GPU\d+", tokens[0]):
         return bool(re.match(r"^\s*(?:GPU\d+){2,}", text))
-    return len(tokens) == 1 or not _ANY_LINK.fullmatch(tokens[1])
+    # All but the last, which a terminal may have broken, end in a number as devices do: a sentence about GPU0 does not.
+    rest = [token for token in tokens[1:-1] if token not in ("CPU", "NUMA", "GPU", "Affinity", "ID")]
+    is_list = len(tokens) == 1 or not _ANY_LINK.fullmatch(tokens[1])
+    return is_list and all(_DEVICE.fullmatch(token) for token in rest) and bool(re.fullmatch(r"[\w./-]+", tokens[-1]))
 
 
 def _gather_header(lines: tuple[Line, ...], start: int) -> tuple[str, int]:
@@ -179,7 +189,8 @@ def _join_header(header: str, more: str, labels: set[str]) -> str:
 
 
 def _read_header(header: str, line: int) -> tuple[list[str], list[str]]:
-    header = re.sub(r"(GPU\d+)(?=GPU)", r"\1 ", header)
+    if re.search(r"GPU\d+[A-Z]", header):
+        raise Unreadable("the columns run into one another: the tabs between them are lost", line)
     title = _TITLES.search(header)
     devices = (header[: title.start()] if title else header).split()
     titles = [" ".join(found.split()).lower() for found in _TITLES.findall(header)]
@@ -207,7 +218,8 @@ def _join(row: str, more: str) -> str:
     """Join a wrapped row; where the break is inside a word, close it."""
     left, right = row.split()[-1:] or [""], more.split()[:1] or [""]
     is_inside = not _ANY_LINK.fullmatch(right[0]) and _LINK.fullmatch(left[0] + right[0]) is not None
-    return row.rstrip() + more.lstrip() if is_inside else row + "\t" + more
+    is_inside = is_inside or left[0].endswith(("-", ",")) or right[0].startswith(("-", ","))
+    return row.rstrip() + more.lstrip() if is_inside else f"{row} {more}"
 
 
 def _split_rows(matrix: _Matrix, pasted: Pasted) -> None:
@@ -221,6 +233,10 @@ def _split_rows(matrix: _Matrix, pasted: Pasted) -> None:
             if not _LINK.fullmatch(piece):
                 break
             links.append(piece)
+        is_cut = not pasted.ends_with_newline and numbers[label] == pasted.lines[-1].number
+        if is_cut and links and len(links) == len(pieces) and links[-1] != "X":
+            pieces.pop()
+            links.pop()  # NV18 cut to NV1
         strange = pieces[len(links)] if len(links) < min(width, len(pieces)) else None
         if strange and re.fullmatch(r"OK|NS|GNS|CNS|TNS|DR", strange):
             raise Unreadable(

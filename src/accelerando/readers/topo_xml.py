@@ -13,7 +13,7 @@ MAX_CHARACTERS = 8 * 2**20
 MAX_DEPTH = 64
 _GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 _NIC_CLASS, _SWITCH_CLASS = "0x02", "0x0604"
-_NVSWITCH_CLASS = "0x0680"
+_NVSWITCH_CLASS = "0x068000"  # 0x068001 is a CPU that has NVLinks itself (POWER9)
 
 
 def parse(text: str) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """The reader of host lists."""
 
+import contextlib
+import time
+
 import pytest
 from cases import SHARED, fixture
 from hypothesis import given
@@ -114,6 +117,100 @@ def test_counts_are_written_out(runs: list[tuple[int, int]]) -> None:
 def test_bombs_cuts_and_prose_are_refused(text: str) -> None:
     with pytest.raises(Unreadable):
         hosts.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "slots", "world_size"),
+    [
+        ("rank 0=n1 slot=0:0-2\nrank 1=n2 slot=1\nrank 2=n1 slot=3\n", {"n1": 2, "n2": 1}, 3),
+        ("n1:2,n2:3\n", {"n1": 2, "n2": 3}, 5),
+        ("mpirun -np 4 -H n1:3,n2:3 ./a.out\n", {"n1": 3, "n2": 3}, 4),
+        (
+            "    n1: flags=0x11 slots=3 max_slots=0 state=UP\n    n2: flags=0x10 slots=1 max_slots=0 state=UP\n",
+            {"n1": 3, "n2": 1},
+            4,
+        ),
+        ("[fe80::a]:2\n[fe80::b]:1\n", {"fe80::a": 2, "fe80::b": 1}, 3),
+        ("fd00::a slots=2\nfd00::b slots=1\n", {"fd00::a": 2, "fd00::b": 1}, 3),
+        ("exec_host = n1/0+n1/1+n2/0-2\n", {"n1": 2, "n2": 3}, 5),
+        (
+            "exec_host = n1/0*8+n2/0*8\nexec_vnode = (n1:ncpus=8:mpiprocs=3)+(n2:ncpus=8:mpiprocs=1)\n",
+            {"n1": 3, "n2": 1},
+            4,
+        ),
+        ("exec_host = n1/0*8+n2/0*8\n", None, None),
+        ("LSB_JOBID=3\nLSB_HOSTS=n1 n1 n1\nn2 n2\nLSB_DJOB_NUMPROC=5\n", {"n1": 3, "n2": 2}, 5),
+        ("$ echo $SLURM_JOB_NODELIST\nn[1-2]\n$ echo ${SLURM_TASKS_PER_NODE}\n3,1\n", {"n1": 3, "n2": 1}, 4),
+        ("SLURM_JOB_NODELIST: n[1-2]\nSLURM_TASKS_PER_NODE: 3,1\n", {"n1": 3, "n2": 1}, 4),
+        ("PARTITION AVAIL NODES STATE NODELIST\nfast* up 1 idle n1\nslow up 1 alloc n2\n", None, None),
+        (
+            "JOBID PARTITION ST NODES NODELIST(REASON)\n7 fast PD 9 (Priority)\n8 fast R 2 n[1-2]\n9 fast R 1 n9\n",
+            None,
+            None,
+        ),
+    ],
+)
+def test_launchers_and_schedulers_each_have_their_own_way(
+    text: str, slots: dict[str, int] | None, world_size: int | None
+) -> None:
+    answer = hosts.parse(text)
+    assert (answer["slots"], answer["world_size"]) == (slots, world_size)
+    assert answer["hosts"] == (list(slots) if slots else ["n1", "n2"])
+
+
+def test_tasks_for_each_node_that_do_not_add_up_are_not_used() -> None:
+    answer = hosts.parse("JobId=7 JobName=x\n NodeList=n[1-3]\n NumNodes=3 NumTasks=10\n NtasksPerN:B:S:C=4:0:*:*\n")
+    assert (answer["slots"], answer["world_size"]) == (None, 10)
+    assert any("are not 10 tasks" in warning for warning in answer["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("TRES=cpu=4,gres/gpu:h100=6", "6 GPUs"),
+        ("TresPerNode=gres/gpu:2", "2 GPUs for each node"),
+        ("JOB_GRES=gpu:4", "4 GPUs"),
+    ],
+)
+def test_gpus_of_a_job_are_counted_where_slurm_says_them(field: str, said: str) -> None:
+    rule = hosts.parse(f"JobId=7 JobName=x\n NodeList=n[1-2]\n NumTasks=2\n {field}\n")["rule"]
+    assert rule.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("SLURM_JOB_NODELIST=n[1-2]\nSLURM_NTASKS=2\nSLURM_JOB_NODELIST=m1\n", "different values"),
+        ("LSB_DJOB_NUMPROC=8\nLSB_HOSTS=n1 n1 n1 n", "no line end"),
+        ("LSB_DJOB_NUMPROC=8\nLSB_HOSTS=n1 n1 n1\n", "the job has 8"),
+        ("login1\nn1\nn1\nn2\nn2\n", "launch node"),
+    ],
+)
+def test_what_makes_a_list_doubtful_is_said(text: str, warning: str) -> None:
+    assert any(warning in said for said in hosts.parse(text)["warnings"])
+
+
+def test_host_without_number_beside_others_with_one_is_not_called_open_mpi() -> None:
+    answer = hosts.parse("n1:2\nn2\n")
+    assert answer["slots"] == {"n1": 2, "n2": None}
+    assert "MPICH" in answer["rule"]
+    assert "Open MPI" not in answer["rule"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a " + "111111 " * 60 + "!",
+        "LSB_HOSTS=a\n" + "b" * 200 + ": c\n",
+        "x" + " " * 20_000 + "NODELIST !",
+        "SLURM_JOB_NODELIST=a1\nSLURM_TASKS_PER_NODE=\u00b21\nSLURM_NTASKS=\u00b2\n",
+    ],
+)
+def test_odd_text_takes_no_time_and_no_traceback(text: str) -> None:
+    start = time.monotonic()
+    with contextlib.suppress(Unreadable):
+        hosts.parse(text)
+    assert time.monotonic() - start < 2
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases do not lie beside this checkout")

@@ -184,6 +184,86 @@ def test_refusal_names_the_kind_it_looks_like() -> None:
         lscpu.parse(fixture("topo_hgx.txt"))
 
 
+_TWO_KINDS = """Architecture:            aarch64
+CPU(s):                  6
+  On-line CPU(s) list:   0-5
+Vendor ID:               ARM
+  Model name:            Cortex-A53
+    Thread(s) per core:  1
+    Core(s) per socket:  4
+    Socket(s):           1
+  Model name:            Cortex-A72
+    Thread(s) per core:  1
+    Core(s) per socket:  2
+    Socket(s):           1
+Caches (sum of all):
+  L1d:                   192 KiB (6 instances)
+  L3:                    2 MiB (1 instance)
+"""
+
+
+def test_caches_of_two_kinds_of_core_are_not_shared_out_evenly() -> None:
+    answer = lscpu.parse(_TWO_KINDS)
+    assert answer["cores"] == 6
+    assert answer["caches"] == {
+        "L1d": {"each_bytes": None, "instances": 6},
+        "L3": {"each_bytes": 2 * 2**20, "instances": 1},
+    }
+
+
+def test_cores_that_contradict_the_logical_cpus_are_unknown() -> None:
+    answer = lscpu.parse(
+        "CPU(s): 8\nOn-line CPU(s) list: 0-7\nThread(s) per core: 1\nCore(s) per socket: 2\nSocket(s): 3\n"
+    )
+    assert answer["cores"] is None
+    assert any("do not make 8" in warning for warning in answer["warnings"])
+
+
+def test_flags_of_arm_may_end_in_cpuid() -> None:
+    head = "Architecture: aarch64\nCPU(s): 4\nThread(s) per core: 1\nNUMA node(s): 1\nVendor ID: ARM\n"
+    answer = lscpu.parse(head + "Flags: fp asimd evtstrm crc32 cpuid\n")
+    assert (answer["simd"], answer["bf16"], answer["fp16"]) == ("NEON", False, False)
+
+
+def test_wrapped_flags_are_whole_when_the_last_line_has_room_left() -> None:
+    head = "Architecture: aarch64\nCPU(s): 4\n  Thread(s) per core: 1\nVendor ID: ARM\n"
+    lines = [
+        "    Flags: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimd",
+        "hp cpuid asimdrdm jscvt fcma lrcpc dcpop sha3 asimddp sha512 dit us",
+        "cat bf16 bti",
+    ]
+    whole = lscpu.parse(head + "\n".join(lines) + "\n")
+    assert (whole["simd"], whole["bf16"], whole["fp16"]) == ("NEON", True, True)
+    cut = lscpu.parse(head + "\n".join(lines[:2]) + "\n")
+    assert (cut["simd"], cut["bf16"], cut["fp16"]) == (None, None, True)
+
+
+def test_mainframe_counts_its_sockets_in_drawers_and_books() -> None:
+    answer = lscpu.parse(
+        "Architecture: s390x\nCPU(s): 16\nThread(s) per core: 2\nCore(s) per socket: 2\nSocket(s) per book: 2\n"
+        "Book(s) per drawer: 2\nDrawer(s): 1\nVendor ID: IBM/S390\n"
+    )
+    assert (answer["sockets"], answer["cores"]) == (4, 8)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "processor\t: {n}\nhart\t\t: {n}\nisa\t\t: rv64imafdc\n\n",
+        "processor\t: {n}\ncpu\t\t: POWER8\nclock\t\t: 3000MHz\n\n",
+    ],
+)
+def test_cpuinfo_of_other_architectures_counts_its_cpus(block: str) -> None:
+    answer = lscpu.parse("".join(block.format(n=number) for number in range(3)))
+    assert answer["logical_online"] == 3
+    assert answer["simd"] is None
+
+
+def test_superscript_is_no_digit() -> None:
+    answer = lscpu.parse("CPU(s): 8\nThread(s) per core: 1\nCore(s) per socket: \u00b28\nSocket(s): 1\nVendor ID: X\n")
+    assert answer["cores"] is None
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases do not lie beside this checkout")
 def test_shared_cases_have_their_right_answers() -> None:
     spr = lscpu.parse((SHARED / "11_lscpu_spr_xeon8481c_amx.txt").read_text())

@@ -130,6 +130,73 @@ def test_other_text_is_refused() -> None:
         nccl_log.parse(fixture("lscpu_old_offline.txt"))
 
 
+_READY = "NCCL version 2.20.5+cuda12.4\n" + "".join(
+    f"a1:1{rank}:2 [{rank}] NCCL INFO comm 0x1 rank {rank} nranks 2 cudaDev {rank} busId 1 - Init COMPLETE\n"
+    for rank in range(2)
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "cause"),
+    [
+        (
+            "a1:1:2 [0] graph/s.cc:9 NCCL WARN Could not find a path for pattern 4, falling back to simple order",
+            "ok",
+            None,
+        ),
+        ("a1:1:2 [0] NCCL INFO NET/IB : mlx5_0:1 Got async event : GID table change", "ok", None),
+        ("a1:1:2 [0] x.cc:9 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error", "failed", "port error"),
+        (
+            "[rank1]:[F1 P.cpp:1] ProcessGroupNCCL's watchdog got stuck for 480 seconds without progress",
+            "hang",
+            "no sign of life",
+        ),
+        (
+            "[E P.cpp:1] ProcessGroupNCCL's watchdog detected a collective timeout from another rank",
+            "hang",
+            "another rank",
+        ),
+        ("a1:1:2 [0] b.cc:9 NCCL WARN Bootstrap Root : mismatch in rank count from procs 4 : 2", "failed", "4 and 2"),
+        (
+            "a1:1:2 [0] s.cc:9 NCCL WARN socketPollConnect: Connect to b1<7> returned 111(Connection refused)",
+            "failed",
+            "refused",
+        ),
+        (
+            "a1:1:2 [0] NCCL INFO s.cc:9 socketPollConnect: connect returned Connection refused, retrying (1/34)",
+            "ok",
+            None,
+        ),
+        ("a1:1:2 [0] s.cc:9 NCCL WARN socketTryAccept: get errno 24", "failed", "ulimit -n"),
+        ("a1:1:2 [0] i.cc:9 NCCL WARN Call to ibv_reg_mr failed", "failed", "ibv_reg_mr failed"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "failed", "device-side assert"),
+        ("Fatal Python error: Segmentation fault", "failed", "segmentation fault"),
+    ],
+)
+def test_line_after_a_good_start_decides(line: str, verdict: str, cause: str | None) -> None:
+    answer = nccl_log.parse(_READY + line + "\n")
+    assert answer["verdict"] == verdict
+    assert "unknown" not in str(answer["root_cause"])
+    if cause:
+        assert cause in answer["root_cause"]
+        assert answer["line"] == 4
+    else:
+        assert answer["root_cause"] is None
+
+
+def test_rank_that_hears_of_a_timeout_yields_to_the_one_that_saw_it() -> None:
+    heard = "[rank0]:[E1 P.cpp:1] [Rank 0] Received a dump signal due to a collective timeout from rank 1\n"
+    saw = "[E P.cpp:1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE)\n"
+    answer = nccl_log.parse(_READY + heard + saw)
+    assert (answer["verdict"], answer["line"]) == ("hang", 5)
+
+
+def test_version_that_another_program_names_is_no_mismatch() -> None:
+    answer = nccl_log.parse("built with NCCL version 2.19.3\n" + _READY)
+    assert answer["version"] == "2.20.5"
+    assert not any("several versions" in warning for warning in answer["warnings"])
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases do not lie beside this checkout")
 def test_shared_cases_have_their_right_answers() -> None:
     duplicate = nccl_log.parse((SHARED / "nccl_02_fail_duplicate_gpu.log").read_text())

@@ -146,6 +146,60 @@ def test_damage_beyond_repair_is_refused_with_its_reason(text: str, message: str
         topo.parse(text)
 
 
+def test_two_matrices_in_one_text_are_not_mixed() -> None:
+    text = (
+        matrix({(0, 1): "PHB"}, 2)
+        + "\nthe other machine:\n"
+        + matrix(dict.fromkeys(itertools.combinations(range(4), 2), "NV4"), 4)
+    )
+    answer = topo.parse(text)
+    assert (answer["gpus"], answer["links"]) == (2, [[0, 1, "PHB"]])
+    assert any("second matrix" in warning for warning in answer["warnings"])
+
+
+def test_sentence_about_a_gpu_is_no_header() -> None:
+    text = "GPU0 seems to be fine.\nGPU0 and GPU1 are slow\n\n" + matrix({(0, 1): "NODE"}, 2)
+    assert topo.parse(text)["links"] == [[0, 1, "NODE"]]
+
+
+def test_markdown_table_reads_as_the_matrix_it_shows() -> None:
+    text = (
+        "| | GPU0 | GPU1 | CPU Affinity | NUMA Affinity |\n|---|:-:|:-:|---|---|\n"
+        "| GPU0 | X | NV4 | 0-7 | 0 |\n| GPU1 | NV4 | X | 8-15 | 1 |\n"
+    )
+    answer = topo.parse(text)
+    assert (answer["links"], answer["numa"]) == ([[0, 1, "NV4"]], {"0": 0, "1": 1})
+
+
+def test_columns_that_run_into_one_another_are_refused() -> None:
+    with pytest.raises(Unreadable, match="tabs"):
+        topo.parse(matrix({(0, 1): "NV4"}, 2).replace("\t", ""))
+
+
+@pytest.mark.parametrize("end", range(60, 700, 7))
+def test_text_cut_anywhere_gives_no_wrong_link(end: int) -> None:
+    text = fixture("topo_hgx.txt")
+    whole = topo.parse(text)
+    try:
+        answer = topo.parse(text[:end])
+    except Unreadable:
+        return
+    assert all(link in whole["links"] for link in answer["links"])
+
+
+@pytest.mark.parametrize("width", range(20, 60))
+def test_wrapped_affinities_give_no_wrong_numa_node(width: int) -> None:
+    text = (
+        "        GPU0    GPU1    CPU Affinity    NUMA Affinity\n"
+        "GPU0     X      NV12    48-63,176-191   13\nGPU1    NV12     X      16-31,144-159   12\n"
+    )
+    wrapped = "\n".join(
+        line[start : start + width] for line in text.split("\n") for start in range(0, max(len(line), 1), width)
+    )
+    numa = topo.parse(wrapped)["numa"] or {}
+    assert all(node in (None, {"0": 13, "1": 12}[gpu]) for gpu, node in numa.items())
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases do not lie beside this checkout")
 def test_shared_cases_have_their_right_answers() -> None:
     cube = topo.parse((SHARED / "topo_02_dgx1_v100_cubemesh_nic_reordered.txt").read_text())

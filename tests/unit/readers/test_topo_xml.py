@@ -71,6 +71,23 @@ def test_cut_file_is_refused_with_the_line() -> None:
     assert refusal.value.line in (9, 10)
 
 
+def test_nvlinks_to_a_cpu_do_not_link_the_gpus() -> None:
+    gpu = (
+        '<pci busid="0000:0{n}:00.0" class="0x030200"><gpu dev="{n}"><nvlink target="0000:00:00.0" count="3"'
+        ' tclass="{tclass}"/></gpu></pci>'
+    )
+
+    def links(tclass: str) -> list[list[int]]:
+        inside = "".join(gpu.format(n=number, tclass=tclass) for number in (1, 2))
+        nvlinks: list[list[int]] = topo_xml.parse(f'<system version="1"><cpu numaid="0">{inside}</cpu></system>')[
+            "nvlinks"
+        ]
+        return nvlinks
+
+    assert links("0x068001") == []
+    assert links("0x068000") == [[1, 2, 3]]
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases do not lie beside this checkout")
 def test_shared_cases_have_their_right_answers() -> None:
     azure = topo_xml.parse((SHARED / "xml_azure_ndv4-topo.xml").read_text())
