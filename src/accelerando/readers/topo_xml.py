@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -58,6 +59,9 @@ def _read_root(text: str, warnings: list[str]) -> Element:
 
     if len(text) > MAX_CHARACTERS:
         raise Unreadable(f"a topology of more than {MAX_CHARACTERS >> 20} MiB is not believed")
+    if "<system" not in text and "&lt;system" in text:
+        text = html.unescape(text)
+        warnings.append("HTML mark-up removed")
     start = text.find("<system")
     if start < 0:
         if "<graphs" in text:
@@ -69,23 +73,40 @@ def _read_root(text: str, warnings: list[str]) -> Element:
     if not re.match(r"\s*<", text):
         first = start
         warnings.append("text around the XML was passed over")
-    end = text.rfind("</system>")
+    end = text.find("</system>", start)
+    second = text.find("<system", end)
+    if end > 0 and second > 0:
+        warnings.append(f"a second topology starts at line {_line(text, second)}: only the first was read")
     document = text[first : end + len("</system>")] if end > start else text[first:]
     offset = text.count("\n", 0, first) + document.count("\n", 0, len(document) - len(document.lstrip()))
-    document = re.sub(r"^(<\?xml[^>]*?)\s+encoding=[\"'][^\"']*[\"']", r"\1", document.lstrip())
+    document = re.sub(r"<\?xml\b[^>\n]*\?>", "", document.lstrip())  # a comment may stand above it, which XML forbids
     try:
         root: Element = fromstring(document, forbid_dtd=True)
     except DefusedXmlException as error:
         raise Unreadable("it declares a document type or entities: refused, a topology needs neither", 1) from error
     except ParseError as error:
-        line = error.position[0] + offset
-        what = "the end is cut off" if "no element found" in str(error) or "</system>" not in text else "it is damaged"
-        raise Unreadable(f"no whole XML: {what} ({error})", line) from error
+        whole = _unwrapped(document)
+        try:
+            root = fromstring(whole, forbid_dtd=True)
+        except (DefusedXmlException, ParseError, ValueError, RecursionError):
+            raise _damaged(error, text, offset) from error
+        warnings.append("wrapped lines joined again")
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"no XML that can be read: {error}", 1) from error
     if root.tag != "system":
         raise Unreadable(f"its outermost element is <{root.tag}>: expected <system>", _line(text, start))
     return root
+
+
+def _unwrapped(document: str) -> str:
+    """Join lines that start with no element to the one before; the space that stood at the break may be lost."""
+    return re.sub(r"\n(?=\s*[^\s<])", "", re.sub(r'(?<=")\n(?=[a-z_]+=)', " ", document))
+
+
+def _damaged(error: ParseError, text: str, offset: int) -> Unreadable:
+    line = error.position[0] + offset
+    what = "the end is cut off" if "no element found" in str(error) or "</system>" not in text else "it is damaged"
+    return Unreadable(f"no whole XML: {what} ({error})", line)
 
 
 def _line(text: str, position: int) -> int:

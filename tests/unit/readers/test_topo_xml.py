@@ -1,5 +1,7 @@
 """The reader of NCCL's topology XML."""
 
+from collections.abc import Callable
+
 import pytest
 from cases import SHARED, fixture
 
@@ -69,6 +71,37 @@ def test_cut_file_is_refused_with_the_line() -> None:
     with pytest.raises(Unreadable, match="cut off") as refusal:
         topo_xml.parse("\n".join(lines[:9]) + "\n")
     assert refusal.value.line in (9, 10)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_wrapped_xml_is_joined_or_refused_but_never_wrong(width: int) -> None:
+    text = fixture("topo_dump.xml")
+    wrapped = "\n".join(
+        line[start : start + width] for line in text.split("\n") for start in range(0, max(len(line), 1), width)
+    )
+    whole = topo_xml.parse(text)
+    try:
+        answer = topo_xml.parse(wrapped)
+    except Unreadable:
+        return
+    assert {**answer, "warnings": []} == {**whole, "warnings": []}
+
+
+@pytest.mark.parametrize(
+    ("damage", "warning"),
+    [
+        (lambda text: text + text, "second topology"),
+        (lambda text: text.replace("<", "&lt;").replace(">", "&gt;"), "HTML"),
+        (lambda text: '<!-- ours -->\n<?xml version="1.0" encoding="utf-8"?>\n' + text, ""),
+    ],
+)
+def test_pasted_twice_escaped_or_with_a_comment_on_top_it_reads_the_same(
+    damage: Callable[[str], str], warning: str
+) -> None:
+    text = fixture("topo_dump.xml")
+    whole, answer = topo_xml.parse(text), topo_xml.parse(damage(text[text.index("<system") :]))
+    assert {**answer, "warnings": []} == {**whole, "warnings": []}
+    assert any(warning in said for said in answer["warnings"]) or not warning
 
 
 def test_nvlinks_to_a_cpu_do_not_link_the_gpus() -> None:
