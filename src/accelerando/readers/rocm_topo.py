@@ -1,4 +1,4 @@
-"""Reader of ``rocm-smi --showtopo``. Called by `topo.parse`."""
+"""Reader of ``rocm-smi --showtopo`` and ``amd-smi topology``. Called by `topo.parse`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import Any
 
 from accelerando.readers.text import Pasted, Unreadable
 
-_SECTION = re.compile(r"=+\s*(Weight|Hops|Link Type|Numa Nodes)\b", re.I)
+_SECTION = re.compile(r"(?:=+\s*|^\s*(?=[A-Z ]+ TABLE:\s*$))(Weight|Hops|Link Type|Numa Nodes|Numa BW|Access)\b", re.I)
+_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", re.I)
 _NUMA = re.compile(r"^\s*GPU\[(\d{1,3})\]\s*:.*Numa Node:\s*(-?\d+)\s*$", re.I)
 _RANK = {"XGMI": 2, "PCIE": 1}
 
 
 def is_rocm(text: str) -> bool:
     """True when a text has the section titles of ``rocm-smi``'s topology."""
-    return bool(re.search(r"(?:Weight|Hops|Link Type) between two GPUs|\(Topology\)\s+Numa Node", text, re.I))
+    return bool(
+        re.search(
+            r"(?:Weight|Hops|Link Type) between two GPUs|\(Topology\)\s+Numa Node|^\s*LINK TYPE TABLE:",
+            text,
+            re.I | re.M,
+        )
+    )
 
 
 def parse(pasted: Pasted) -> dict[str, Any]:
@@ -26,7 +33,11 @@ def parse(pasted: Pasted) -> dict[str, Any]:
     from accelerando.readers.topo import describe_islands, describe_ring
 
     warnings = list(pasted.warnings)
-    sections = _sections(pasted)
+    addresses: dict[str, str] = {}
+    sections = _sections(pasted, addresses)
+    if addresses:
+        names = ", ".join(f"{number} is {address}" for number, address in enumerate(addresses))
+        warnings.append(f"amd-smi names GPUs by address, numbered here in their order: {names}")
     numa: dict[str, int | None] = {}
     for line in pasted.lines:
         match = _NUMA.match(line.text)
@@ -65,13 +76,14 @@ def parse(pasted: Pasted) -> dict[str, Any]:
     }
 
 
-def _sections(pasted: Pasted) -> dict[str, list[list[str]]]:
-    """Return the matrix below each title, a list of cells for each GPU."""
+def _sections(pasted: Pasted, addresses: dict[str, str]) -> dict[str, list[list[str]]]:
+    """Return the matrix below each title, a list of cells for each GPU; fill in which address is which GPU."""
     sections: dict[str, list[list[str]]] = {}
     title = width = None
     for line in pasted.lines:
         heading = _SECTION.search(line.text)
-        tokens = line.text.split()
+        text = _ADDRESS.sub(lambda found: addresses.setdefault(found.group(0), f"GPU{len(addresses)}"), line.text)
+        tokens = text.split()
         if heading:
             title, width = heading.group(1).lower(), None
         elif title and title != "numa nodes" and tokens and all(re.fullmatch(r"GPU\d+", token) for token in tokens):

@@ -1,4 +1,4 @@
-"""Reader of ``nvidia-smi topo -m`` and ``rocm-smi --showtopo``: who is linked how, islands, the best ring."""
+"""Reader of ``nvidia-smi topo -m``, ``rocm-smi --showtopo`` and ``amd-smi topology``: links, islands, the best ring."""
 
 from __future__ import annotations
 

@@ -41,6 +41,21 @@ def test_rocm_matrix_counts_xgmi_as_the_direct_link() -> None:
     assert answer["numa"] == {"0": 0, "1": 0, "2": 1, "3": None}
 
 
+def test_amd_smi_names_gpus_by_address() -> None:
+    ids = ["0000:05:00.0", "0000:26:00.0", "0000:46:00.0"]
+    links = [["SELF", "XGMI", "PCIE"], ["XGMI", "SELF", "PCIE"], ["PCIE", "PCIE", "SELF"]]
+
+    def table(title: str, rows: list[list[str]]) -> str:
+        return "\n".join([f"{title} TABLE:", " ".join(ids), *(" ".join(row) for row in rows), "", ""])
+
+    access = [[name, *["ENABLED"] * 3] for name in ids]
+    text = table("ACCESS", access) + table("LINK TYPE", [[name, *row] for name, row in zip(ids, links, strict=True)])
+    answer = topo.parse(text + table("NUMA BW", [[name, "N/A", "N/A", "N/A"] for name in ids]))
+    assert answer["links"] == [[0, 1, "XGMI"], [0, 2, "PCIE"], [1, 2, "PCIE"]]
+    assert answer["nvlink_islands"] == [[0, 1]]
+    assert any("1 is 0000:26:00.0" in warning for warning in answer["warnings"])
+
+
 @given(st.integers(3, 6), st.data())
 @settings(max_examples=60)
 def test_best_ring_is_the_best_of_all_rings(gpus: int, data: st.DataObject) -> None:
