@@ -1,0 +1,23 @@
+"""A cluster on one machine: nodes with their own address, host name and link, and real launchers on them.
+
+``up`` makes the nodes (`virtual`), ``Cluster.run`` starts a program on them as torchrun, mpirun or srun would on a
+real cluster (`launch`), and ``down`` leaves nothing behind. `holder` and `node` are the processes that own it all.
+"""
+
+from accelerando.cluster.hosts import Link, Node, parse_bandwidth, parse_latency
+from accelerando.cluster.launch import LAUNCHERS
+from accelerando.cluster.places import ClusterError
+from accelerando.cluster.virtual import Cluster, RunResult, connect, up
+
+__all__ = [
+    "LAUNCHERS",
+    "Cluster",
+    "ClusterError",
+    "Link",
+    "Node",
+    "RunResult",
+    "connect",
+    "parse_bandwidth",
+    "parse_latency",
+    "up",
+]

@@ -1,0 +1,287 @@
+"""The process that owns a virtual cluster: nodes, cables, daemons and every program that runs there.
+
+``python -m accelerando.cluster.holder FOLDER SOCKET``, started by the keeper as the first process of fresh
+namespaces: when it ends, however that comes, the system ends all others in them and takes the network down. It
+answers one question on each connection to its socket: status, port, run or down.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from accelerando.cluster import marks, network, slurm
+from accelerando.cluster.hosts import LOGIN, Link, Node, hosts_file
+
+_LOOK_EVERY_S = 0.05
+_GRACE_S = 3.0  # for the others, after one command has failed
+_DAEMONS_S = 30.0
+_FIRST_PORT, _PORTS = 20000, 10000
+_MOST_STEPS = 64
+
+
+class Run:
+    """One program on the cluster: its commands, its caller's connection, its end."""
+
+    def __init__(self, connection: socket.socket, mark: str, limit_s: float) -> None:
+        self.connection, self.mark, self.limit_s = connection, mark, limit_s
+        self.began_s = time.monotonic()
+        self.failed_s: float | None = None
+        self.processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def outcome(self, lost: set[str]) -> tuple[bool, str] | None:
+        """Whether it went well and one sentence; None while it runs."""
+        now_s = time.monotonic()
+        codes = [(place, process.poll()) for place, process in self.processes]
+        if all(code == 0 for _, code in codes):
+            return True, "finished"
+        failed = [(place, code) for place, code in codes if code]
+        if failed and self.failed_s is None:
+            self.failed_s = now_s
+        gone = next((place for place, _ in codes if place in lost), None)
+        if gone:
+            return False, f"{gone} was lost: its first process ended"
+        if failed and (now_s > (self.failed_s or 0) + _GRACE_S or all(code is not None for _, code in codes)):
+            place, code = failed[0]
+            return False, f"the command on {place} {_epitaph(int(code or 0))}"
+        if now_s > self.began_s + self.limit_s:
+            return False, f"not finished after {self.limit_s:g} s: everything it started was ended"
+        return None
+
+    def end(self, answer: dict[str, Any]) -> None:
+        """Kill what is left and answer."""
+        marks.end(self.mark)
+        for _, process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5.0)
+        _answer(self.connection, answer)
+
+
+class Holder:
+    """Builds the cluster and serves it."""
+
+    def __init__(self, folder: Path, server: socket.socket) -> None:
+        self.folder, self.server = folder, server
+        self.spec: dict[str, Any] = json.loads((folder / "cluster.json").read_text(encoding="utf-8"))
+        self.nodes = tuple(Node(**node) for node in self.spec["nodes"])
+        self.link = Link(**self.spec["link"])
+        self.has_namespaces = bool(self.spec["unshare"])
+        self.first: dict[str, tuple[subprocess.Popen[bytes], int]] = {}  # node -> unshare, its first process
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self.runs: list[Run] = []
+        self.started_runs = 0
+        self.environment = dict(os.environ)
+
+    def build(self) -> None:
+        """Make nodes and cables, and start Slurm if it is wanted."""
+        (self.folder / "tmp").mkdir()
+        if not self.has_namespaces:
+            return
+        hosts = self.folder / "hosts"
+        hosts.write_text(hosts_file(self.nodes), encoding="utf-8")
+        network.command("mount", "--bind", str(hosts), "/etc/hosts")
+        network.command("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
+        socket.sethostname(LOGIN)
+        network.lay_bridge()
+        for node in self.nodes:
+            self._make(node)
+            network.lay_cable(node, self.first[node.name][1], self.link)
+        self._write_agent()
+        if self.spec["slurm"]:
+            self._start_slurm()
+
+    def _make(self, node: Node) -> None:
+        command = [*network.UNSHARE, sys.executable, "-P", "-m", "accelerando.cluster.node", node.name]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise network.NetworkError(f"{node.name} could not be made; see {self.folder / 'holder.log'}")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+        self.first[node.name] = process, int(children[0])
+
+    def _write_agent(self) -> None:
+        """Write the script that mpirun calls instead of ssh: it takes a host and a command line."""
+        cases = "".join(
+            f'{node.name}|{node.address}) exec {" ".join(network.inside(self.first[node.name][1]))} sh -c "$*";;\n'
+            for node in self.nodes
+        )
+        agent = self.folder / "enter"
+        agent.write_text(f'#!/bin/sh\nhost=$1; shift\ncase "$host" in\n{cases}esac\necho "no node $host" >&2; exit 1\n')
+        agent.chmod(0o700)
+
+    def _start_slurm(self) -> None:
+        is_root = self.spec["is_root"]
+        if not is_root:
+            self._name_user()
+        slurm.prepare(self.folder, self.nodes, is_root=is_root)
+        self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
+        as_user = () if is_root else slurm.AS_USER
+        self._daemon("munged", [*as_user, *slurm.munged(self.folder)])
+        self._wait_for("munged", lambda: (self.folder / "munge.socket").exists())
+        self._daemon("slurmctld", [*as_user, "slurmctld", "-D"])
+        for node in self.nodes:
+            enter = network.inside(self.first[node.name][1])
+            self._daemon(f"slurmd on {node.name}", [*enter, *as_user, "slurmd", "-D", "-N", node.name])
+        self._wait_for("Slurm's nodes", lambda: self._slurm_states() == {node.name: "idle" for node in self.nodes})
+
+    def _name_user(self) -> None:
+        for name, line in (("passwd", "x:{0}:{0}::/:/bin/sh"), ("group", "x:{0}:")):
+            file = self.folder / name
+            known = Path("/etc", name).read_text(encoding="utf-8", errors="replace")
+            file.write_text(f"{known}{slurm.USER}:{line.format(slurm.USER_ID)}\n", encoding="utf-8")
+            network.command("mount", "--bind", str(file), f"/etc/{name}")
+            for _, pid in self.first.values():
+                network.command(*network.inside(pid), "mount", "--bind", str(file), f"/etc/{name}")
+
+    def _daemon(self, name: str, command: list[str]) -> None:
+        self.daemons[name] = subprocess.Popen(
+            command, env=self.environment, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+        )
+
+    def _wait_for(self, what: str, is_there: Any) -> None:
+        deadline_s = time.monotonic() + _DAEMONS_S
+        while not is_there():
+            ended = [name for name, process in self.daemons.items() if process.poll() is not None]
+            if ended or time.monotonic() > deadline_s:
+                why = f"{ended[0]} ended" if ended else f"not there after {_DAEMONS_S:g} s"
+                log = (self.folder / "holder.log").read_text(errors="replace").strip().splitlines()
+                fatal = next((line for line in reversed(log) if "fatal" in line or "Error" in line), (log or [""])[-1])
+                raise network.NetworkError(f"{what} could not be started: {why}: {fatal[:200]}")
+            time.sleep(0.1)
+
+    def _slurm_states(self) -> dict[str, str]:
+        command = ("sinfo", "-h", "-N", "-o", "%N %T")
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, timeout=10, check=False
+            )
+            return dict(line.split()[:2] for line in done.stdout.splitlines() if len(line.split()) >= 2)
+        return {}
+
+    def serve(self) -> None:
+        """Answer until told to go down, the keeper has gone, or the time is over."""
+        deadline_s = time.monotonic() + self.spec["limit_s"]
+        while time.monotonic() < deadline_s:
+            watched: list[Any] = [0, self.server, *(run.connection for run in self.runs)]
+            ready = select.select(watched, [], [], _LOOK_EVERY_S if self.runs else 1.0)[0]
+            if 0 in ready:
+                return
+            if self.server in ready and not self._accept():
+                return
+            lost = {name for name, (process, _) in self.first.items() if process.poll() is not None}
+            for run in list(self.runs):
+                outcome = run.outcome(lost)
+                if run.connection in ready:  # its caller never writes again: this is its end
+                    outcome = False, "its caller went away"
+                if outcome:
+                    self.runs.remove(run)
+                    run.end({"is_complete": outcome[0], "reason": outcome[1]})
+
+    def _accept(self) -> bool:
+        connection, _ = self.server.accept()
+        connection.settimeout(5.0)
+        descriptors: list[int] = []
+        try:
+            data, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, _MOST_STEPS)
+            request = json.loads(data)
+            if request["op"] == "run":
+                self._run(connection, request, descriptors)
+                return True
+            if request["op"] == "down":
+                return False  # the caller sees the connection close when all is over
+            _answer(connection, self._status() if request["op"] == "status" else {"port": self._port()})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _answer(connection, {"error": f"{type(error).__name__}: {error}"})
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def _run(self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
+        self.started_runs += 1
+        run = Run(connection, f"{self.spec['id']}.{self.started_runs}.", float(request["limit_s"]))
+        scratch = self.folder / "tmp" / str(self.started_runs)
+        scratch.mkdir()
+        variables = {**request["environment"], marks.VARIABLE: run.mark, "TMPDIR": str(scratch)}
+        if "SLURM_CONF" in self.environment:
+            variables["SLURM_CONF"] = self.environment["SLURM_CONF"]
+        try:
+            for (place, command), sink in zip(request["steps"], descriptors, strict=True):
+                words = [*self._enter(place, command[0]), "env", f"--chdir={request['folder']}", "--", *command]
+                process = subprocess.Popen(
+                    words, env=variables, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
+                )
+                run.processes.append((place, process))
+        except BaseException:
+            marks.end(run.mark)
+            raise
+        connection.setblocking(False)
+        self.runs.append(run)
+
+    def _enter(self, place: str, program: str) -> tuple[str, ...]:
+        if place in self.first:
+            return network.inside(self.first[place][1])
+        return slurm.AS_USER if program == "srun" and not self.spec["is_root"] else ()
+
+    def _status(self) -> dict[str, Any]:
+        lost = [name for name, (process, _) in self.first.items() if process.poll() is not None]
+        return {
+            "lost": lost,
+            "runs": len(self.runs),
+            "slurm": self._slurm_states() if self.spec["slurm"] else None,
+            "ended_daemons": [name for name, process in self.daemons.items() if process.poll() is not None],
+        }
+
+    def _port(self) -> int:
+        """A port that nobody else was told: nodes have their own, loopback shares the machine's."""
+        if self.has_namespaces:
+            self.started_runs += 1
+            return _FIRST_PORT + self.started_runs % _PORTS
+        with socket.socket() as trial:
+            trial.bind((self.nodes[0].address, 0))
+            return int(trial.getsockname()[1])
+
+    def close(self) -> None:
+        """End the runs with an answer; everything else ends with this process."""
+        for run in self.runs:
+            run.end({"is_complete": False, "reason": "the cluster was taken down"})
+
+
+def _answer(connection: socket.socket, answer: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError), connection:
+        connection.setblocking(True)
+        connection.settimeout(5.0)
+        connection.sendall(json.dumps(answer).encode())
+
+
+def _epitaph(code: int) -> str:
+    if code < 0 and -code in set(signal.Signals):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with status {code}"
+
+
+def main() -> None:
+    """Build, say ready (or why not), serve."""
+    holder = Holder(Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])))
+    try:
+        holder.build()
+    except (network.NetworkError, OSError) as error:
+        os.write(1, f"error: {' '.join(str(error).split())}\n".encode())
+        return
+    os.write(1, b"ready\n")
+    os.dup2(2, 1)
+    try:
+        holder.serve()
+    finally:
+        holder.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""What runs on a node in the cluster's tests, without torch: says where it is, then does what it is told."""
+
+import os
+import socket
+import sys
+import time
+
+
+def main() -> None:
+    sys.stdout.write(f"{socket.gethostname()} rank {os.environ.get('RANK')}\n")
+    sys.stdout.flush()
+    match sys.argv[1:]:
+        case ["sleep"]:
+            time.sleep(600)
+        case ["raise"] if os.environ["RANK"] == "1":
+            raise ValueError("no luck on rank one")
+        case ["raise"]:
+            time.sleep(600)
+        case ["print", megabytes]:
+            for _ in range(int(megabytes)):
+                sys.stdout.write("x" * 2**20)
+
+
+if __name__ == "__main__":
+    main()
