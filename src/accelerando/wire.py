@@ -19,6 +19,11 @@ _MAX_HEADER_BYTES = 8 * 2**20
 _MAX_DEPTH = 64
 _NUMPY_KINDS = frozenset("biufc")
 _MARK = "__wire__"
+# torch crashes, and raises nothing, on raw bytes of some others, such as quint8.
+_TORCH_DTYPES = frozenset({
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+    "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
+})  # fmt: skip
 
 
 class WireError(ValueError):
@@ -86,10 +91,11 @@ def read_message(stream: BinaryIO, max_bytes: int = 2**30) -> Any:
         raise WireError(f"the message has a malformed header: {error}") from None
     if sum(nbytes for _, _, _, nbytes in layouts) != body_bytes:
         raise WireError("the announced arrays do not add up to the announced bytes")
-    arrays = [_array(library, dtype, shape, _read_exactly(stream, nbytes)) for library, dtype, shape, nbytes in layouts]
+    bodies = [_read_exactly(stream, nbytes) for _, _, _, nbytes in layouts]
     try:
+        arrays = [_array(*layout[:3], body) for layout, body in zip(layouts, bodies, strict=True)]
         return _unflatten(tree, arrays)
-    except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError, RuntimeError, OverflowError) as error:
         raise WireError(f"the message has a malformed tree: {error}") from None
 
 
@@ -138,9 +144,12 @@ def _as_array(value: Any) -> _Array | None:
         return None
     if value.layout != torch.strided or value.is_quantized:
         raise WireError("a sparse or quantized tensor cannot be sent: make it dense first")
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype not in _TORCH_DTYPES:
+        raise WireError(f"a tensor of dtype {dtype} cannot be sent: convert it first")
     plain_tensor = value.detach().cpu().contiguous().reshape(-1)
     data = plain_tensor.view(torch.uint8).numpy().data if plain_tensor.numel() else memoryview(b"")
-    return _Array("torch", str(value.dtype).removeprefix("torch."), tuple(value.shape), data)
+    return _Array("torch", dtype, tuple(value.shape), data)
 
 
 def _layout(library: str, dtype: str, shape: list[int]) -> tuple[str, str, tuple[int, ...], int]:
@@ -159,10 +168,9 @@ def _layout(library: str, dtype: str, shape: list[int]) -> tuple[str, str, tuple
 def _torch_dtype(name: str) -> Any:
     import torch
 
-    dtype = getattr(torch, str(name), None)
-    if not isinstance(dtype, torch.dtype):
-        raise WireError(f"there is no torch dtype {name!r}")
-    return dtype
+    if name not in _TORCH_DTYPES:
+        raise WireError(f"tensors of dtype {str(name)[:20]!r} are not accepted")
+    return getattr(torch, name)
 
 
 def _array(library: str, dtype: str, shape: tuple[int, ...], data: bytearray) -> Any:

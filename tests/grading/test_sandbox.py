@@ -97,6 +97,39 @@ def test_a_call_that_kills_the_worker_loses_its_question_and_no_other(
         assert box.submission.total([1, 2]) == 3
 
 
+DRIP = """
+import os, struct, time
+def double(x):
+    for fd in range(100, 200):
+        try:
+            os.write(fd, struct.pack('<4sIQ', b'ACC1', 2**23, 2**27))
+        except OSError:
+            continue
+        while True:
+            os.write(fd, b' ' * SIZE)
+            PAUSE
+"""
+
+
+@pytest.mark.parametrize(("size", "pause"), [(1, "time.sleep(0.005)"), (1, "pass")], ids=["drip", "flood"])
+def test_a_reply_that_never_ends_is_late_however_it_comes(choice: isolation.Choice, size: int, pause: str) -> None:
+    with sandbox(choice, *cells(double=DRIP.replace("SIZE", str(size)).replace("PAUSE", pause))) as box:
+        box.begin(QUESTION)
+        started_s = time.monotonic()
+        with pytest.raises(Wrong, match=r"`double` took longer than 1\.5 s"):
+            box.submission.double(4)
+        assert time.monotonic() - started_s < 12
+
+
+def test_a_reply_that_was_there_in_time_counts_when_the_grader_was_stopped(choice: isolation.Choice) -> None:
+    with sandbox(choice) as box:
+        box.begin(QUESTION)
+        stopped = subprocess.Popen(["sh", "-c", f"kill -STOP {os.getpid()}; sleep 2.5; kill -CONT {os.getpid()}"])
+        value = box.submission.double(4)
+        stopped.wait()
+        assert value == 8
+
+
 def test_half_a_gigabyte_of_output_blocks_nothing_and_is_cut(choice: isolation.Choice) -> None:
     loud = (
         "import sys\nprint('the beginning')\nfor _ in range(500):\n    sys.stdout.write('x' * 10**6)\nprint('the end')"

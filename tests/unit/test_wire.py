@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import struct
 
 import numpy as np
@@ -77,6 +78,24 @@ def test_endless_nesting_is_refused() -> None:
     value.append(value)
     with pytest.raises(wire.WireError, match="deep"):
         through(value)
+
+
+@pytest.mark.parametrize(
+    ("library", "dtype", "shape", "nbytes"),
+    [
+        ("numpy", "int8", [0, 2**70], 0),
+        ("torch", "int8", [0, 2**70], 0),
+        ("torch", "quint8", [3], 3),
+        ("numpy", "int8", [1] * 99, 1),
+    ],
+)
+def test_an_array_that_cannot_be_is_malformed_and_nothing_else(
+    library: str, dtype: str, shape: list[int], nbytes: int
+) -> None:
+    header = json.dumps({"tree": {"__wire__": "array", "is": 0}, "arrays": [[library, dtype, shape]]}).encode()
+    stream = io.BytesIO(struct.pack("<4sIQ", b"ACC1", len(header), nbytes) + header + b"x" * nbytes)
+    with pytest.raises(wire.WireError):
+        wire.read_message(stream)
 
 
 def test_a_huge_announcement_is_refused_before_it_is_read() -> None:

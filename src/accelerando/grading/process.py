@@ -29,6 +29,7 @@ from .worker import PIPES_LOST
 _WATCH_EVERY_S = 0.1
 _LOOK_EVERY_S = 0.05
 _END_WITHIN_S = 8.0
+_LATE_S = 2.0  # the longest that a reply which was there at the deadline may take to be read
 
 
 def _default_memory_bytes() -> int:
@@ -182,6 +183,7 @@ class _Line:
 
     def __init__(self, incoming: int, outgoing: int, is_running: Callable[[], bool]) -> None:
         self.deadline_s = 0.0
+        self._late_s: float | None = None  # when it was first read from after the deadline
         self._incoming, self._outgoing, self._is_running = incoming, outgoing, is_running
         os.set_blocking(outgoing, False)
 
@@ -208,18 +210,28 @@ class _Line:
     def _wait(self, fd: int, event: int) -> bool:
         """Wait until ``fd`` is ready. False: the worker has ended and nothing is left to read.
 
-        Its end must be looked for: a process that it forked may hold the pipe open.
+        Its end must be looked for: a process that it forked may hold the pipe open. What is there already when the
+        deadline has passed still counts (the grader may have been stopped with Ctrl-Z), what drips in does not.
         """
         poll = select.poll()
         poll.register(fd, event)
         while True:
             was_running = self._is_running()
-            if poll.poll(1000 * _LOOK_EVERY_S if was_running else 0):
+            now_s = time.monotonic()
+            is_late = now_s > self.deadline_s
+            if is_late and now_s > self._late_until_s(now_s):
+                raise TimeoutError
+            if poll.poll(1000 * _LOOK_EVERY_S if was_running and not is_late else 0):
                 return True
             if not was_running:
                 return False
-            if time.monotonic() > self.deadline_s:
+            if is_late:
                 raise TimeoutError
+
+    def _late_until_s(self, now_s: float) -> float:
+        if self._late_s is None or self._late_s <= self.deadline_s:
+            self._late_s = now_s
+        return self._late_s + _LATE_S
 
 
 def _cause_of_death(code: int | None) -> str:
