@@ -280,6 +280,21 @@ def test_odd_notebook_metadata_do_not_matter(saved: Callable[..., Path], metadat
     assert sources(saved(lambda nb: nb.update(metadata=metadata))) == SOURCES
 
 
+@pytest.mark.parametrize("value", [None, True, -1, 10**30, "\ud800", [], [1], [[]], {}, {"a": 1}, [None, "a"]])
+@pytest.mark.parametrize(
+    "key", ["id", "metadata", "outputs", "execution_count", "attachments", "tags", "kernelspec", "nbformat_minor"]
+)
+def test_whatever_stands_around_a_source_costs_no_source(saved: Callable[..., Path], key: str, value: object) -> None:
+    def damage(notebook: dict[str, Any]) -> None:
+        for cell in notebook["cells"]:
+            (cell["metadata"] if key == "tags" else cell)[key] = value
+        notebook["metadata"][key] = value
+        if key == "nbformat_minor":
+            notebook[key] = value
+
+    assert sources(saved(damage)) == SOURCES
+
+
 def test_a_copy_of_jupyters_own_is_read_and_called_so(saved: Callable[..., Path], tmp_path: Path) -> None:
     folder = tmp_path / ".ipynb_checkpoints"
     folder.mkdir()
@@ -287,6 +302,11 @@ def test_a_copy_of_jupyters_own_is_read_and_called_so(saved: Callable[..., Path]
     notebook, warnings = read_notebook(copy)
     assert len(notebook["cells"]) == 3
     assert str(tmp_path / "mine.ipynb") in warnings[0]
+
+
+@pytest.mark.parametrize("stated", [0, -1])
+def test_a_format_that_never_was_is_guessed(saved: Callable[..., Path], stated: int) -> None:
+    assert sources(saved(lambda nb: nb.update(nbformat=stated))) == SOURCES
 
 
 def test_deep_nesting_is_refused(saved: Callable[..., Path]) -> None:

@@ -198,7 +198,7 @@ def _upgrade(content: dict[str, Any], path: Path, warnings: list[str]) -> Notebo
     version = content.get("nbformat")
     if isinstance(version, str) and version.strip().isdecimal():
         version = int(version)
-    if not isinstance(version, int) or isinstance(version, bool):
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         version = 4 if "cells" in content else 3
         warnings.append(f"the notebook does not say its format: taken for nbformat {version}")
     content["nbformat"] = version
@@ -245,23 +245,30 @@ def _convert(content: dict[str, Any]) -> Notebook:
 
 
 def _validate(notebook: Notebook, path: Path, warnings: list[str]) -> None:
-    """Ask nbformat whether the repaired notebook is one; give up the outputs of a cell, not the cell."""
-    import nbformat
-
+    """Ask nbformat whether the repaired notebook is one; give up what stands around a cell's source, not the cell."""
     with _quiet():
         for number, cell in enumerate(notebook["cells"], 1):
-            kind = f"{cell['cell_type']}_cell"
-            try:
-                nbformat.validate(nbformat.from_dict(cell), ref=kind, version=4, version_minor=5)
-            except nbformat.ValidationError as error:
-                if not cell.get("outputs"):
-                    raise Unreadable(f"{path}, cell {number}: {_first_line(error)}") from None
-                cell["outputs"] = []
-                warnings.append(f"cell {number}: its outputs are damaged and were left out")
-        try:
-            nbformat.validate(nbformat.from_dict(notebook))
-        except nbformat.ValidationError as error:
-            raise Unreadable(f"{path}: {_first_line(error)}. Open it in JupyterLab and save it") from None
+            for give_up in repair.CELL_SACRIFICES:
+                if _fault(cell, f"{cell['cell_type']}_cell"):
+                    warnings.extend(f"cell {number}: {what}" for what in give_up(cell))
+            if fault := _fault(cell, f"{cell['cell_type']}_cell"):
+                raise Unreadable(f"{path}, cell {number}: {fault}")
+        if _fault(notebook):
+            warnings.append("the notebook's metadata is damaged and was left out")
+            repair.give_up_metadata(notebook)
+        if fault := _fault(notebook):
+            raise Unreadable(f"{path}: {fault}. Open it in JupyterLab and save it")
+
+
+def _fault(part: dict[str, Any], kind: str | None = None) -> str:
+    """What nbformat finds wrong with a cell, or with a notebook; empty when nothing is."""
+    import nbformat
+
+    try:
+        nbformat.validate(nbformat.from_dict(part), ref=kind, version=4, version_minor=5)
+    except nbformat.ValidationError as error:
+        return _first_line(error)
+    return ""
 
 
 def _first_line(error: Exception) -> str:

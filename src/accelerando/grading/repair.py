@@ -91,6 +91,27 @@ def clean(notebook: Notebook, warnings: list[str]) -> None:
     notebook["cells"] = cells
 
 
+def _give_up_outputs(cell: Cell) -> list[str]:
+    if not cell.get("outputs"):
+        return []
+    cell["outputs"] = []
+    return ["its outputs are damaged and were left out"]
+
+
+def _give_up_surroundings(cell: Cell) -> list[str]:
+    cell.pop("attachments", None)
+    give_up_metadata(cell)
+    return ["its metadata or attachments are damaged and were left out"]
+
+
+CELL_SACRIFICES = (_give_up_outputs, _give_up_surroundings)  # the cheapest first; each tells what it left out
+
+
+def give_up_metadata(owner: dict[str, Any]) -> None:
+    """Keep only the marks of nbgrader and of this course."""
+    owner["metadata"] = {key: owner["metadata"][key] for key in ("nbgrader", "accelerando") if key in owner["metadata"]}
+
+
 def _clean_metadata(metadata: dict[str, Any]) -> None:
     """Drop what nbformat would refuse the whole notebook for; `language` reads the rest."""
     kernel = metadata.get("kernelspec")
@@ -133,7 +154,7 @@ def _clean_cell(cell: dict[str, Any], number: int, warnings: list[str], lost: di
             lost.setdefault("has no list of outputs, taken for empty", []).append(number)
         result["outputs"] = [output for output in _outputs(cell) if isinstance(output, dict)]
         count = cell.get("execution_count")
-        result["execution_count"] = count if isinstance(count, int) and count >= 0 else None
+        result["execution_count"] = count if type(count) is int and count >= 0 else None
     elif not isinstance(result.get("attachments", {}), dict):
         del result["attachments"]
     return result
@@ -169,10 +190,13 @@ def _clean_ids(cells: list[Cell], minor: int, warnings: list[str]) -> None:
     missing: list[int] = []
     for number, cell in enumerate(cells, 1):
         cell_id = cell.get("id")
-        if isinstance(cell_id, str) and _CELL_ID.fullmatch(cell_id) and cell_id not in seen:
+        if not (isinstance(cell_id, str) and _CELL_ID.fullmatch(cell_id)):
+            missing.append(number)
+        elif cell_id in seen:
+            repeated.append(number)
+        else:
             seen.add(cell_id)
             continue
-        (repeated if cell_id in seen else missing).append(number)
         name = f"cell-{number}"
         while name in seen:
             name += "-"
