@@ -46,6 +46,9 @@ def source_of_same():
     "syntax error": "fine = 1\ndef broken(:",
     "sys.exit": "import sys\nsys.exit('enough')",
     "interrupt": "raise KeyboardInterrupt",
+    "waits": "import asyncio\nwaited = await asyncio.sleep(0, 4)\nasync def never_run():\n    await asyncio.sleep(9)",
+    "shadows": "from IPython import get_ipython\nget_ipython().run_line_magic('matplotlib', 'inline')\nshadowed = 5\n"
+    "get_ipython = None",
     "magics": "%matplotlib inline\n!rm -rf /nowhere\nget_ipython().system('ls')\ndisplay(3)\nafter_magics = 1",
     "timed cell": "%%time\ntimed = 2",
     "timed line": "%time timed_line = 3\nword?",
@@ -153,6 +156,10 @@ def test_no_other_cell_failed(box: Sandbox) -> None:
 
 def test_magics_shell_lines_and_display_do_no_harm_and_timed_code_runs(sub: SandboxedSubmission) -> None:
     assert [sub.value(name) for name in ("after_magics", "timed", "timed_line")] == [1, 2, 3]
+
+
+def test_a_cell_may_await_and_import_what_jupyter_has_anyway(sub: SandboxedSubmission) -> None:
+    assert [sub.value(name) for name in ("waited", "shadowed")] == [4, 5]
 
 
 def test_a_function_of_a_cell_has_a_source(sub: SandboxedSubmission) -> None:

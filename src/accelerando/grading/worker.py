@@ -4,9 +4,12 @@ It holds nothing that is secret: no check, no right answer, no seed. Whatever ha
 of the pipe survives it and knows why.
 """
 
+import ast
+import asyncio
 import contextlib
 import ctypes
 import fcntl
+import inspect
 import json
 import linecache
 import os
@@ -71,7 +74,7 @@ class Learner:
         sys.modules["__main__"] = main
         self.namespace = vars(main)
         shell = Shell(self.namespace)
-        self.namespace["get_ipython"] = lambda: shell
+        self._get_ipython = lambda: shell
         self.namespace["display"] = lambda *objects, **named: None
 
     def run_cell(self, name: str, source: str) -> dict[str, Any]:
@@ -80,10 +83,22 @@ class Learner:
         try:
             source = _plain_python(source)
             linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-            exec(compile(source, file, "exec"), self.namespace)
+            self._offer_ipython(source)
+            code = compile(source, file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            waiting = eval(code, self.namespace)
+            if code.co_flags & inspect.CO_COROUTINE:
+                asyncio.run(waiting)
         except BaseException as error:
             return {"error": type(error).__name__, "message": _first_line(error), "line": _line_in(file, error)}
         return {"done": True}
+
+    def _offer_ipython(self, source: str) -> None:
+        """Magics need `get_ipython` whatever a cell made of that name; a cell may also import it, as scripts do."""
+        self.namespace["get_ipython"] = self._get_ipython
+        if "get_ipython" in source and "IPython" in source:
+            import IPython
+
+            vars(IPython)["get_ipython"] = vars(IPython.core.getipython)["get_ipython"] = self._get_ipython
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what a request asks: ``cell``, ``call``, ``value`` or ``probe``."""
