@@ -262,6 +262,14 @@ def _explain(function: str, error: Exception) -> NoReturn:
     raise Wrong(f"{type(error).__name__}{place}: {text}" if text else f"{type(error).__name__}{place}.") from None
 
 
+def is_same(found: Any, expected: Any) -> bool:
+    """Whether a learner's value equals a plain expected one; an array, without one answer to ``==``, does not."""
+    try:
+        return bool(found == expected)
+    except Exception:  # numpy and torch raise different ones
+        return False
+
+
 def judge(question_id: str, submission: Submission, seed: int) -> Result | SpeedTask:
     """Run a question's check.
 

@@ -204,3 +204,31 @@ def test_every_place_that_a_message_points_to_is_a_heading_of_the_lesson() -> No
     lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "markdown").splitlines()
     assert len(named) >= 3
     assert named <= {line.lstrip("#").strip() for line in lines if line.startswith("#")}
+
+
+ODD_VALUES = [
+    "None", "True", "10**400", "float('nan')", "'x' * 10**5", "[]", "{}", "[[1], {'a': None}]",
+    "np.array([1, 2])", "np.zeros(0)", "torch.zeros(2, 2)", "torch.tensor(1 + 2j)", "(i for i in range(3))", "object()",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ODD_VALUES)
+def test_an_odd_value_is_a_wrong_answer_and_no_mistake_of_the_check(value: str) -> None:
+    odd = eval(value)
+    start = ("epochs", "batch_size", "learning_rate", "optimizer", "threads", "zero_grad_set_to_none", "else")
+    answers = {
+        "predict_time": [odd],
+        "share_cores": [odd, {"cpus": odd, "OMP_NUM_THREADS": "1"}, {"cpus": [4, 5], "OMP_NUM_THREADS": odd}],
+        "cheapest_offer": [odd],
+        "drop_idle_biases": [odd],
+        "faster_recipe": [odd, *({"epochs": 2, key: odd} for key in start if (key, value) not in VALID)],
+        "quiz": [odd, {question.id: odd for question in quizzes.read("scaling")}],
+    }
+    for name, found in answers.items():
+        for answer in found:
+            namespace = {name: answer if name == "quiz" else lambda *_, answer=answer: answer}
+            result = judge(f"scaling.{name}", LocalSubmission(namespace), 3)
+            assert getattr(result, "status", "valid") == "failed", (name, answer)
+
+
+VALID = {("threads", "None"), ("zero_grad_set_to_none", "True")}
