@@ -1,5 +1,9 @@
 """The command line: one call per command. Everything heavy is imported by the command that needs it."""
 
+import contextlib
+import errno
+import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +20,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+cluster_app = typer.Typer(
+    help="A cluster on one machine: nodes with their own address, host name and link speed.", no_args_is_help=True
+)
+app.add_typer(cluster_app, name="cluster")
+
+ClusterName = Annotated[str, typer.Option("--name", help="Which cluster, if you have several.")]
 Lab = Annotated[str, typer.Argument(help="1, 01, scaling or a folder such as labs/01_scaling.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
 
@@ -102,6 +112,61 @@ def inspect(
     raise typer.Exit(inspect_command(kind, file, as_json))
 
 
+@cluster_app.command("up")
+def cluster_up(
+    nodes: Annotated[int, typer.Option(help="1 to 16.")] = 2,
+    bandwidth: Annotated[str | None, typer.Option(help="Of each link, such as 200mbit.")] = None,
+    latency: Annotated[str | None, typer.Option(help="Added one way, such as 1ms.")] = None,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Start Slurm too.")] = False,
+    name: ClusterName = "default",
+    minutes: Annotated[float, typer.Option(help="It goes down by itself after these.")] = 240.0,
+    loopback: Annotated[bool, typer.Option("--loopback", help="Only addresses, no namespaces.")] = False,
+) -> None:
+    """Make the nodes.
+
+    Exit code: 0 up, 1 it could not be made, 2 usage.
+    """
+    from .cluster.commands import up_command
+
+    raise typer.Exit(up_command(nodes, bandwidth, latency, slurm, name, minutes, loopback))
+
+
+@cluster_app.command("run", context_settings={"allow_interspersed_args": False})
+def cluster_run(
+    program: Annotated[str, typer.Argument(help="A Python file or a module.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
+    launcher: Annotated[str, typer.Option(help="torchrun, mpirun or srun.")] = "torchrun",
+    on: Annotated[str | None, typer.Option(help="Nodes, such as node2,node1; default: all.")] = None,
+    ranks_per_node: Annotated[int, typer.Option(help="Processes on each node.")] = 1,
+    threads: Annotated[int, typer.Option(help="OpenMP threads of each process.")] = 1,
+    time_limit: Annotated[float, typer.Option(help="Seconds.")] = 600.0,
+    name: ClusterName = "default",
+) -> None:
+    """Run a program on the nodes.
+
+    Exit code: 0 finished, 1 failed or not in time, 2 usage.
+    """
+    from .cluster.commands import run_command
+
+    raise typer.Exit(run_command(program, arguments or [], launcher, on, ranks_per_node, threads, time_limit, name))
+
+
+@cluster_app.command("status")
+def cluster_status(name: ClusterName = "default", as_json: Json = False) -> None:
+    """Show nodes, link and what runs."""
+    from .cluster.commands import status_command
+
+    raise typer.Exit(status_command(name, as_json))
+
+
+@cluster_app.command("down")
+def cluster_down(name: ClusterName = "default") -> None:
+    """End everything on the cluster."""
+    from .cluster.commands import down_command
+
+    raise typer.Exit(down_command(name))
+
+
 @app.command()
 def test(
     quick: Annotated[bool, typer.Option("--quick", help="Only the tests that need no torch process.")] = False,
@@ -114,12 +179,30 @@ def test(
 
 
 def main() -> None:
-    """Run one command; Ctrl-C ends it with one line and exit code 130."""
+    """Run one command; Ctrl-C ends it with one line and exit code 130, output that nobody takes with one, too."""
+    _spell_out_what_cannot_be_shown()
     try:
-        app(prog_name="./course")
+        try:
+            app(prog_name="./course")
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         print("course: stopped", file=sys.stderr)  # noqa: T201
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            raise
+        with contextlib.suppress(OSError):
+            print(f"course: the output cannot be written: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
+        os._exit(74)  # another try to flush it would end in a traceback
+
+
+def _spell_out_what_cannot_be_shown() -> None:
+    """A terminal or pipe in ASCII, or half a character in a file's name, must not end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

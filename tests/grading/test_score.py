@@ -13,7 +13,7 @@ from accelerando import catalog, submission
 from accelerando.grading import command, score
 from accelerando.grading.labs import LabCell
 from accelerando.grading.sandbox import Limits
-from accelerando.submission import Result, SpeedTask, Submission
+from accelerando.submission import Result, SpeedTask, Submission, Wrong
 
 pytestmark = pytest.mark.usefixtures("tiny")
 LIMITS = Limits(cell_s=1.5, total_s=60)
@@ -154,6 +154,22 @@ def test_the_command_prints_a_line_per_question(
     assert "[bold][/nonsense]" in printed
     assert "6 of 9 points" in printed
     assert "isolated" in printed
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_a_check_quotes_from_an_answer_cannot_write_to_the_terminal(
+    as_json: bool, tiny_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsysbinary: Any
+) -> None:
+    def quotes(sub: Submission, rng: Any) -> None:
+        raise Wrong(f"Expected 3, found {sub.double(1)}.")
+
+    monkeypatch.setitem(submission._checks, "tiny.double", submission.Check("tiny.double", quotes, ()))
+    made = cells(double="def double(x):\n    return '\\ud800\\x1b[2J' + 'x' * 10**6\n")
+    assert command.check_lab("99", tiny_file(*made), False, as_json) == 1
+    printed = capsysbinary.readouterr().out.decode("utf-8")
+    assert "Expected 3, found xxx" in " ".join(printed.split())
+    assert "\x1b" not in printed
+    assert len(printed) < 20_000
 
 
 def test_json_is_json_and_nothing_else(tiny_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from .. import catalog, logbook, work
 from ..catalog import Lesson
 from . import score
 from .report import print_report
+from .sandbox import clean
 
 
 class _Terminated(BaseException):
@@ -87,6 +88,7 @@ def _record(report: score.Report, path: Path) -> None:
 
 
 def _refuse(message: str, as_json: bool) -> int:
+    message = clean(message, 2000)
     if as_json:
         print(json.dumps({"schema": score.SCHEMA, "error": message, "exit_code": score.EXIT_UNGRADABLE}))  # noqa: T201
     else:

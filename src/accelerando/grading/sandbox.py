@@ -231,11 +231,13 @@ class Sandbox:
         raise Wrong(clean(reply.get("wrong", f"{what} gave no answer.")))
 
 
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def clean(text: object, most: int = 600) -> str:
-    """Text from the other side, fit for a terminal: no control characters, one line, not endless."""
+    """Text from the other side, fit for a terminal: no control characters or half surrogates, one line, not endless."""
     plain = " ".join(_CONTROL.sub("", str(text)[: 4 * most]).split())
     return plain if len(plain) <= most else f"{plain[:most]} …"
 

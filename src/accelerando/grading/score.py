@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from .sandbox import CellFailure, Limits, Sandbox, clean
 
 SCHEMA = 1
 EXIT_ALL, EXIT_SOME_MISSING, EXIT_UNGRADABLE, EXIT_UNDECIDED, EXIT_STOPPED = 0, 1, 2, 3, 130
+_MESSAGE = 1000  # longest sentence of a report; what a check found in an answer may stand in it
 _START_S, _QUESTION_S, _TIMED_S = 5.0, 1.0, 15.0 + speed.BUDGET_S  # what each usually takes, for the time left
 
 
@@ -132,12 +133,12 @@ def grade(
     lab = read(notebook, lesson)
     session = _Session(lesson, lab, secrets.randbits(62) if seed is None else seed, progress, run_speed)
     with Sandbox(lab.cells, masked=lesson.masked, limits=limits, choice=choice, on_step=session.tell) as sandbox:
-        results = session.run(sandbox)
+        results = [replace(result, message=clean(result.message, _MESSAGE)) for result in session.run(sandbox)]
         failures = sandbox.failures
         output = sandbox.output
     told = {result.message for result in results}
     notes = [_tell(failure) for failure in failures if not _is_blank(failure) and _tell(failure) not in told]
-    warnings = [*lab.warnings, *notes]
+    warnings = [clean(warning, _MESSAGE) for warning in (*lab.warnings, *notes)]
     return Report(
         lesson.folder, lesson.title, str(notebook), tuple(results), tuple(warnings), sandbox.isolation,
         time.monotonic() - started_s, output,
