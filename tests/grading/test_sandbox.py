@@ -97,6 +97,24 @@ def test_a_call_that_kills_the_worker_loses_its_question_and_no_other(
         assert box.submission.total([1, 2]) == 3
 
 
+def test_killing_the_warden_sets_nothing_free() -> None:
+    code = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execvp("sleep", ["sleep", "54321"])
+    os._exit(0)
+time.sleep(0.5)
+os.kill(os.getppid(), signal.SIGKILL)
+time.sleep(5)
+"""
+    with sandbox("plain", *cells(plain=[code])) as box:
+        box.begin(QUESTION)
+        assert box.submission.double(4) == 8
+    assert [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "54321"]] == []
+
+
 DRIP = """
 import os, struct, time
 def double(x):

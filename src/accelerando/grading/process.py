@@ -63,6 +63,7 @@ class WorkerProcess:
         self._limits, self._why = limits, ""
         self._output = Tail(limits.output_bytes)
         self._closed = threading.Event()
+        self._seen: set[psutil.Process] = set()  # of a plain worker, whose code may kill the warden and stay behind
         # A plain worker's folder is named here and made by its warden, which outlives this process.
         scratch = Path(tempfile.gettempdir()) / f"accelerando-grading-{secrets.token_hex(8)}"
         theirs_in, ours_out = os.pipe()
@@ -134,7 +135,7 @@ class WorkerProcess:
     def close(self) -> None:
         """End it with everything it started, and remove its scratch; may be called twice."""
         self._closed.set()
-        tree = _tree(self._popen.pid)
+        tree = list({*_tree(self._popen.pid), *self._seen})
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -166,6 +167,8 @@ class WorkerProcess:
         limits = self._limits
         while not self._closed.wait(_WATCH_EVERY_S):
             tree = _tree(self._popen.pid)
+            if self._scratch is not None:
+                self._seen |= set(tree)
             used_bytes = _memory_bytes(tree, limits.memory_bytes)
             if used_bytes > limits.memory_bytes:
                 self._why = f"used {_gigabytes(used_bytes)} of memory (the limit is {_gigabytes(limits.memory_bytes)})"
