@@ -130,24 +130,20 @@ class OneCCLBackend : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
+  // oneCCL takes a communicator down together with all other ranks and waits for them without a limit, with the library
+  // locked. So it stays until the process ends: a rank that leaves waits for nobody.
   void shutdown() override {
-    auto group = group_;
-    if (!group->comm) return;
-    Engine::get().drain(group->broken.empty() ? milliseconds(200) : milliseconds(0));
+    if (!group_->comm) return;
+    Engine::get().drain(group_->broken.empty() ? milliseconds(200) : milliseconds(0));
     try {
       Engine::get().enter(milliseconds(200), [&] {
-        if (group->broken.empty()) {
-          group->broken = "it was destroyed";
-          group->comm.reset();
-        } else {
-          (void)group->comm.release();  // taking it down would wait for ranks that do not answer
-          new std::shared_ptr<ccl::kvs>(group->kvs);
-        }
+        if (group_->broken.empty()) group_->broken = "it was destroyed";
       });
     } catch (const std::exception&) {
-      (void)group->comm.release();
-      new std::shared_ptr<ccl::kvs>(group->kvs);
+      // something is stuck in the library, so nothing will be asked of this group either
     }
+    (void)group_->comm.release();
+    new std::shared_ptr<ccl::kvs>(group_->kvs);
   }
 
   c10::intrusive_ptr<c10d::Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {

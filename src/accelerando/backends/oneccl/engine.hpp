@@ -307,7 +307,17 @@ class Engine {
         return true;
       }
     } catch (const std::exception& problem) {
-      group.broken = problem.what();
+      auto missing = group.missing_rank();
+      for (int i = 0; i < 10 && missing < 0; ++i) {  // its connection closes a moment before it is gone
+        std::this_thread::sleep_for(milliseconds(20));
+        missing = group.missing_rank();
+      }
+      if (missing < 0) {
+        group.broken = problem.what();
+      } else {
+        group.broken = group.obituary(missing) + ", but " + work.name() + " needs it";
+        remove_regions(group.peers[missing]);
+      }
     }
     auto now = Clock::now();
     if (group.broken.empty() && now > work.deadline) {
