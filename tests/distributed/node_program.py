@@ -17,8 +17,8 @@ def main() -> None:
         case ["raise"]:
             time.sleep(600)
         case ["print", megabytes]:
-            for _ in range(int(megabytes)):
-                sys.stdout.write("x" * 2**20)
+            for _ in range(int(megabytes) * 1024):
+                sys.stdout.write("x" * 1023 + "\n")
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ _MOST_STEPS = 64
 class Run:
     """One program on the cluster: its commands, its caller's connection, its end."""
 
-    def __init__(self, connection: socket.socket, mark: str, limit_s: float) -> None:
-        self.connection, self.mark, self.limit_s = connection, mark, limit_s
+    def __init__(self, connection: socket.socket, mark: str, nodes: list[str], limit_s: float) -> None:
+        self.connection, self.mark, self.nodes, self.limit_s = connection, mark, nodes, limit_s
         self.began_s = time.monotonic()
         self.failed_s: float | None = None
         self.processes: list[tuple[str, subprocess.Popen[bytes]]] = []
@@ -39,15 +39,15 @@ class Run:
     def outcome(self, lost: set[str]) -> tuple[bool, str] | None:
         """Whether it went well and one sentence; None while it runs."""
         now_s = time.monotonic()
+        gone = next((name for name in self.nodes if name in lost), None)
+        if gone:  # asked first: mpirun ends with status 0 when a node is lost
+            return False, f"{gone} was lost: its first process ended"
         codes = [(place, process.poll()) for place, process in self.processes]
         if all(code == 0 for _, code in codes):
             return True, "finished"
         failed = [(place, code) for place, code in codes if code]
         if failed and self.failed_s is None:
             self.failed_s = now_s
-        gone = next((place for place, _ in codes if place in lost), None)
-        if gone:
-            return False, f"{gone} was lost: its first process ended"
         if failed and (now_s > (self.failed_s or 0) + _GRACE_S or all(code is not None for _, code in codes)):
             place, code = failed[0]
             return False, f"the command on {place} {_epitaph(int(code or 0))}"
@@ -178,11 +178,27 @@ class Holder:
             lost = {name for name, (process, _) in self.first.items() if process.poll() is not None}
             for run in list(self.runs):
                 outcome = run.outcome(lost)
+                if outcome:
+                    outcome = self._confirmed(run, outcome)
                 if run.connection in ready:  # its caller never writes again: this is its end
                     outcome = False, "its caller went away"
                 if outcome:
                     self.runs.remove(run)
                     run.end({"is_complete": outcome[0], "reason": outcome[1]})
+
+    def _confirmed(self, run: Run, outcome: tuple[bool, str]) -> tuple[bool, str]:
+        """Ask each node whether it still is: mpirun may end, even with status 0, while a node is dying."""
+        gone = next((name for name in run.nodes if not self._is_alive(name)), None)
+        return (False, f"{gone} was lost: its first process ended") if gone else outcome
+
+    def _is_alive(self, name: str) -> bool:
+        if not self.has_namespaces:
+            return True
+        process, pid = self.first[name]
+        if process.poll() is not None:
+            return False
+        words = (*network.inside(pid), "true")  # a dying node takes no new process
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
     def _accept(self) -> bool:
         connection, _ = self.server.accept()
@@ -206,7 +222,7 @@ class Holder:
 
     def _run(self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
         self.started_runs += 1
-        run = Run(connection, f"{self.spec['id']}.{self.started_runs}.", float(request["limit_s"]))
+        run = Run(connection, f"{self.spec['id']}.{self.started_runs}.", request["nodes"], float(request["limit_s"]))
         scratch = self.folder / "tmp" / str(self.started_runs)
         scratch.mkdir()
         variables = {**request["environment"], marks.VARIABLE: run.mark, "TMPDIR": str(scratch)}
@@ -231,9 +247,8 @@ class Holder:
         return slurm.AS_USER if program == "srun" and not self.spec["is_root"] else ()
 
     def _status(self) -> dict[str, Any]:
-        lost = [name for name, (process, _) in self.first.items() if process.poll() is not None]
         return {
-            "lost": lost,
+            "lost": [node.name for node in self.nodes if not self._is_alive(node.name)],
             "runs": len(self.runs),
             "slurm": self._slurm_states() if self.spec["slurm"] else None,
             "ended_daemons": [name for name, process in self.daemons.items() if process.poll() is not None],

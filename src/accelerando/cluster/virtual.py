@@ -127,14 +127,20 @@ class Cluster:
             mpirun=mpirun or (),
             agent=str(self.folder / "enter") if has_namespaces else None,
         )  # fmt: skip
-        return self._carry_out(plan, time_limit_s, environment or {}, on_line or (lambda place, line: None))
+        return self._carry_out(plan, nodes, time_limit_s, environment or {}, on_line or (lambda place, line: None))
 
     def _carry_out(
-        self, plan: launch.Plan, limit_s: float, environment: Mapping[str, str], on_line: OnLine
+        self,
+        plan: launch.Plan,
+        nodes: Sequence[hosts.Node],
+        limit_s: float,
+        environment: Mapping[str, str],
+        on_line: OnLine,
     ) -> RunResult:
         began_s = time.monotonic()
         request = {
             "op": "run",
+            "nodes": [node.name for node in nodes],
             "steps": [[step.place, step.command] for step in plan.steps],
             "environment": self._environment() | plan.environment | dict(environment),
             "folder": os.getcwd(),
