@@ -22,6 +22,7 @@ DOORS = {
     "psutil": {"machine.py", "workers.py", "ranks.py", "grading/"},
     "subprocess": {
         "backends/oneccl/",
+        "cluster/",
         "machine.py",
         "programs.py",
         "workers.py",
