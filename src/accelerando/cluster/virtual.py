@@ -149,9 +149,13 @@ class Cluster:
         pipes = [os.pipe() for _ in plan.steps]
         try:
             with places.connected(self.folder) as connection:
-                socket.send_fds(connection, [json.dumps(request).encode()], [sink for _, sink in pipes])
-                for _, sink in pipes:
-                    os.close(sink)
+                try:
+                    socket.send_fds(connection, [json.dumps(request).encode()], [sink for _, sink in pipes])
+                except OSError as error:
+                    raise ClusterError(f"the program could not be handed over: {error.strerror}") from error
+                finally:
+                    for _, sink in pipes:
+                        os.close(sink)
                 steps = zip(pipes, plan.steps, strict=True)
                 outputs = {source: streams.Output(step.place, on_line) for (source, _), step in steps}
                 answer = streams.follow(connection, outputs)
@@ -165,9 +169,7 @@ class Cluster:
 
     def _environment(self) -> dict[str, str]:
         """Return the variables that a program gets."""
-        kept = {
-            name: text for name, text in os.environ.items() if not name.startswith(_FOREIGN) and name not in _RANKS_OWN
-        }
+        kept = _own_variables()
         kept["PATH"] = f"{Path(sys.executable).parent}:{places.path()}"
         if not self.link.is_enforced:
             kept[hosts.SIMULATED_LINK_VARIABLE] = json.dumps(asdict(self.link))
@@ -336,7 +338,7 @@ def _start(folder: Path, outlives_caller: bool) -> None:
             stderr=subprocess.DEVNULL,
             pass_fds=(server.fileno(),),
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": paths},
+            env=_own_variables() | {"PYTHONPATH": paths},
         )
     assert keeper.stdin is not None
     assert keeper.stdout is not None
@@ -356,3 +358,8 @@ def _start(folder: Path, outlives_caller: bool) -> None:
     keeper.wait(places.LIMIT_S)
     why = said.removeprefix("error: ") or (last or [f"it was not ready after {_START_LIMIT_S:g} s"])[0]
     raise ClusterError(f"the cluster could not be made: {why}")
+
+
+def _own_variables() -> dict[str, str]:
+    """Return this process's variables without those of a job that it may itself be part of."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(_FOREIGN) and name not in _RANKS_OWN}
