@@ -57,6 +57,16 @@ void copy_out(const at::Tensor& buffer, const Tensors& tensors) {
   }
 }
 
+// What the options of all collectives have in common.
+struct Call {
+  milliseconds timeout = c10d::kUnsetTimeout;
+  bool is_async = true;
+
+  Call() = default;
+  template <typename Options>
+  Call(const Options& options) : timeout(options.timeout), is_async(options.asyncOp) {}
+};
+
 struct Reduction {
   ccl::datatype type;
   ccl::reduction operation;
@@ -149,7 +159,7 @@ class OneCCLBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
     auto tensor = only(tensors);
     auto buffer = joined({tensor});
-    auto work = make(OpType::BROADCAST, {tensor}, opts.timeout, {buffer});
+    auto work = make(OpType::BROADCAST, {tensor}, opts, {buffer});
     auto root = checked_rank(opts.rootRank, "source");
     if (root != rank_) work->after = [=] { copy_out(buffer, {tensor}); };
     return submit(work, bytes(buffer), [=](OneCCLWork& w) {
@@ -178,7 +188,7 @@ class OneCCLBackend : public c10d::Backend {
     auto root = checked_rank(opts.rootRank, "destination");
     auto input = joined({tensor});
     auto output = root == rank_ ? input : at::empty_like(input);
-    auto work = make(OpType::REDUCE, {tensor}, opts.timeout, {input, output});
+    auto work = make(OpType::REDUCE, {tensor}, opts, {input, output});
     if (root == rank_)
       work->after = [=, op = opts.reduceOp, size = size_] {
         divide(output, op, size);
@@ -231,7 +241,7 @@ class OneCCLBackend : public c10d::Backend {
             input.data_ptr(), bytes(input), output.data_ptr(), counts, ccl::datatype::uint8, comm()));
       });
     }
-    return submit_all(make(OpType::ALLGATHER, all, opts.timeout, kept), calls, after);
+    return submit_all(make(OpType::ALLGATHER, all, opts, kept), calls, after);
   }
 
   c10::intrusive_ptr<c10d::Work> _allgather_base(
@@ -260,7 +270,7 @@ class OneCCLBackend : public c10d::Backend {
             ccl::allgather(input.data_ptr(), output.data_ptr(), bytes(input), ccl::datatype::uint8, comm()));
       });
     }
-    return submit_all(make(OpType::_ALLGATHER_BASE, outputs, opts.timeout, kept), calls, after);
+    return submit_all(make(OpType::_ALLGATHER_BASE, outputs, opts, kept), calls, after);
   }
 
   c10::intrusive_ptr<c10d::Work> reduce_scatter(
@@ -305,7 +315,7 @@ class OneCCLBackend : public c10d::Backend {
                                                kind.type, kind.operation, comm()));
       });
     }
-    return submit_all(make(OpType::_REDUCE_SCATTER_BASE, outputs, opts.timeout, kept), calls, after);
+    return submit_all(make(OpType::_REDUCE_SCATTER_BASE, outputs, opts, kept), calls, after);
   }
 
   c10::intrusive_ptr<c10d::Work> alltoall_base(
@@ -316,14 +326,14 @@ class OneCCLBackend : public c10d::Backend {
     TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "input and output must be of one type");
     auto sent = split_bytes(input, input_splits, "input");
     auto received = split_bytes(output, output_splits, "output");
-    return exchange(OpType::ALLTOALL_BASE, joined({input}), sent, joined({output}), received, {output}, opts.timeout);
+    return exchange(OpType::ALLTOALL_BASE, joined({input}), sent, joined({output}), received, {output}, opts);
   }
 
   c10::intrusive_ptr<c10d::Work> alltoall(
       Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override {
     check_list(outputs, inputs.empty() ? at::Tensor() : inputs[0], "output");
     check_list(inputs, outputs[0], "input");
-    return exchange_lists(OpType::ALLTOALL, inputs, outputs, opts.timeout);
+    return exchange_lists(OpType::ALLTOALL, inputs, outputs, opts);
   }
 
   c10::intrusive_ptr<c10d::Work> gather(
@@ -340,7 +350,7 @@ class OneCCLBackend : public c10d::Backend {
     } else {
       TORCH_CHECK_VALUE(outputs.empty(), "only the destination may have outputs");
     }
-    return exchange_lists(OpType::GATHER, sent, received, opts.timeout);
+    return exchange_lists(OpType::GATHER, sent, received, opts);
   }
 
   c10::intrusive_ptr<c10d::Work> scatter(
@@ -357,14 +367,14 @@ class OneCCLBackend : public c10d::Backend {
     } else {
       TORCH_CHECK_VALUE(inputs.empty(), "only the source may have inputs");
     }
-    return exchange_lists(OpType::SCATTER, sent, received, opts.timeout);
+    return exchange_lists(OpType::SCATTER, sent, received, opts);
   }
 
   c10::intrusive_ptr<c10d::Work> send(Tensors& tensors, int destination, int tag) override {
     auto tensor = only(tensors);
     check_other(destination, tag);
     auto buffer = joined({tensor});
-    return submit(make(OpType::SEND, {tensor}, c10d::kUnsetTimeout, {buffer}), bytes(buffer), [=](OneCCLWork& w) {
+    return submit(make(OpType::SEND, {tensor}, Call{}, {buffer}), bytes(buffer), [=](OneCCLWork& w) {
       w.events.push_back(ccl::send(buffer.data_ptr(), bytes(buffer), ccl::datatype::uint8, destination, comm()));
     });
   }
@@ -373,7 +383,7 @@ class OneCCLBackend : public c10d::Backend {
     auto tensor = only(tensors);
     check_other(source, tag);
     auto buffer = joined({tensor});
-    auto work = make(OpType::RECV, {tensor}, c10d::kUnsetTimeout, {buffer});
+    auto work = make(OpType::RECV, {tensor}, Call{}, {buffer});
     work->after = [=] { copy_out(buffer, {tensor}); };
     return submit(work, bytes(buffer), [=](OneCCLWork& w) {
       w.events.push_back(ccl::recv(buffer.data_ptr(), bytes(buffer), ccl::datatype::uint8, source, comm()));
@@ -386,7 +396,7 @@ class OneCCLBackend : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override {
     auto one = at::ones({1}, at::kInt);
-    return submit(make(OpType::BARRIER, {}, opts.timeout, {one}), bytes(one), [=](OneCCLWork& w) {
+    return submit(make(OpType::BARRIER, {}, opts, {one}), bytes(one), [=](OneCCLWork& w) {
       w.events.push_back(ccl::allreduce(
           one.data_ptr(), one.data_ptr(), 1, ccl::datatype::int32, ccl::reduction::sum, comm()));
     });
@@ -472,11 +482,12 @@ class OneCCLBackend : public c10d::Backend {
 
   ccl::communicator& comm() const { return *group_->comm; }
 
-  WorkPtr make(OpType type, Tensors outputs, milliseconds timeout, Tensors kept) {
-    auto limit = timeout.count() > 0 ? timeout : group_->timeout;
+  WorkPtr make(OpType type, Tensors outputs, Call call, Tensors kept) {
+    auto limit = call.timeout.count() > 0 ? call.timeout : group_->timeout;
     auto work = c10::make_intrusive<OneCCLWork>(group_, type, std::move(outputs), limit);
     work->kept = std::move(kept);
     work->sequence = ++sequence_;
+    work->is_async = call.is_async;
     return work;
   }
 
@@ -507,7 +518,7 @@ class OneCCLBackend : public c10d::Backend {
       OpType type, const Tensors& tensors, const c10d::AllreduceOptions& opts) {
     auto kind = reduction_of(tensors[0], opts.reduceOp);
     auto buffer = joined(tensors);
-    auto work = make(type, tensors, opts.timeout, {buffer});
+    auto work = make(type, tensors, opts, {buffer});
     work->after = [=, op = opts.reduceOp, size = size_] {
       divide(buffer, op, size);
       copy_out(buffer, tensors);
@@ -519,7 +530,7 @@ class OneCCLBackend : public c10d::Backend {
   }
 
   c10::intrusive_ptr<c10d::Work> exchange_lists(
-      OpType type, const Tensors& sent, const Tensors& received, milliseconds timeout) {
+      OpType type, const Tensors& sent, const Tensors& received, Call call) {
     std::vector<size_t> sent_bytes, received_bytes;
     int64_t total = 0;
     for (const auto& tensor : sent) sent_bytes.push_back(bytes(tensor));
@@ -531,14 +542,14 @@ class OneCCLBackend : public c10d::Backend {
     Tensors outputs;
     for (const auto& tensor : received)
       if (tensor.numel() > 0) outputs.push_back(tensor);
-    return exchange(type, joined(sent), sent_bytes, output, received_bytes, outputs, timeout);
+    return exchange(type, joined(sent), sent_bytes, output, received_bytes, outputs, call);
   }
 
   c10::intrusive_ptr<c10d::Work> exchange(
       OpType type, at::Tensor input, const std::vector<size_t>& sent, const at::Tensor& output,
-      const std::vector<size_t>& received, const Tensors& outputs, milliseconds timeout) {
+      const std::vector<size_t>& received, const Tensors& outputs, Call call) {
     if (do_overlap(input, output)) input = input.clone();
-    auto work = make(type, outputs, timeout, {input, output});
+    auto work = make(type, outputs, call, {input, output});
     work->after = [=] { copy_out(output, outputs); };
     return submit(work, 1, [=](OneCCLWork& w) {
       w.events.push_back(ccl::alltoallv(

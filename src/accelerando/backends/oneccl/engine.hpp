@@ -182,6 +182,7 @@ class OneCCLWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   Clock::time_point submitted, deadline;
   uint64_t sequence = 0;
+  bool is_async = true;  // the caller may do something else before it waits, if it ever does
 };
 
 using WorkPtr = c10::intrusive_ptr<OneCCLWork>;
@@ -225,6 +226,11 @@ class Engine {
       pending_.push_back(work);
     });
     start();
+    if (!work->is_async) return;  // the caller is about to wait, and the thread would only be in its way
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      is_asked_ = true;
+    }
     wake_.notify_one();
   }
 
@@ -357,17 +363,14 @@ class Engine {
     // Else copying a large result would start a second team of OpenMP threads.
     if (auto limit = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"))) limit(1);
     while (true) {
-      bool is_left = waiting.load() > 0 || progress();
-      std::unique_lock<std::mutex> lock(mutex_);
-      if (is_stopping_) break;
-      if (!is_left) {
-        wake_.wait_for(lock, milliseconds(20));
-      } else if (waiting.load() > 0) {
-        wake_.wait_for(lock, milliseconds(1));
-      } else {
-        lock.unlock();
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        wake_.wait_for(lock, milliseconds(20), [&] { return is_asked_ || is_stopping_; });
+        is_asked_ = false;
+        if (is_stopping_) break;
       }
+      std::this_thread::sleep_for(std::chrono::microseconds(100));  // most callers wait at once, and do it better
+      while (waiting.load() == 0 && progress()) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     std::lock_guard<std::mutex> lock(mutex_);
     is_running_ = false;
@@ -382,7 +385,7 @@ class Engine {
   std::mutex mutex_;  // guards the thread
   std::condition_variable wake_, ended_;
   std::thread thread_;
-  bool is_stopping_ = false, is_running_ = false;
+  bool is_stopping_ = false, is_running_ = false, is_asked_ = false;
 };
 
 inline bool OneCCLWork::wait(milliseconds timeout) {
