@@ -10,6 +10,7 @@ INTERFACE = "eth0"
 _BRIDGE = "bridge0"
 _PREFIX = 24
 _LEAST_BURST_BYTES = 64 * 1024
+_BURST_S = 0.004  # on a busy machine the kernel comes back to a queue only after milliseconds: let it catch up
 _QUEUE = "50ms"
 NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
 UNSHARE = ("unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc")
@@ -72,7 +73,7 @@ def shaping(interface: str, bandwidth_bytes_per_s: float | None, latency_s: floa
     add = ("tc", "qdisc", "add", "dev", interface)
     if bandwidth_bytes_per_s is not None:
         rate = f"{bandwidth_bytes_per_s * 8:.0f}bit"
-        burst = max(_LEAST_BURST_BYTES, round(bandwidth_bytes_per_s * 0.0005))
+        burst = max(_LEAST_BURST_BYTES, round(bandwidth_bytes_per_s * _BURST_S))
         commands.append((*add, *place, "tbf", "rate", rate, "burst", str(burst), "latency", _QUEUE))
         place = ("parent", "1:1")
     if latency_s:
