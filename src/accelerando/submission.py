@@ -322,10 +322,11 @@ def check(question_id: str) -> None:
 
 
 def _untimed(question_id: str) -> Result:
-    """What a kernel can say of a timed question: speed is judged by ``./course check``, on a quiet machine."""
+    """What a kernel can say of a timed question: speed is judged by ``./course``, on a quiet machine."""
     question = catalog.question(question_id)
     lab = catalog.find(question_id.partition(".")[0]).number
-    how = f"`./course check {lab}` in a terminal measures it"
+    command = f"check {lab}" if lab else "assess"
+    how = f"`./course {command}` in a terminal measures it"
     if os.environ.get("NBGRADER_EXECUTION") == "autograde":
         # nbgrader knows points and errors only: a point must not be given for a speed that nobody measured.
         return Result(question_id, "failed", 0, question.points, f"valid, but the speed was not measured here: {how}")

@@ -83,7 +83,7 @@ class Report:
                 "points": result.points,
                 "maximum": result.maximum,
                 "message": result.message,
-                "evidence": _plain(result.evidence),
+                "evidence": plain(result.evidence),
             }
             for result in self.results
         ]
@@ -112,6 +112,7 @@ def grade(
     limits: Limits | None = None,
     run_speed: RunSpeed = speed.run,
     read: Callable[[Path, Lesson], LabNotebook] = read_lab,
+    afterwards: Callable[[Sandbox], None] = lambda sandbox: None,
 ) -> Report:
     """Grade a notebook.
 
@@ -124,6 +125,7 @@ def grade(
         limits: For the worker.
         run_speed: Decides timed questions.
         read: Reads the notebook.
+        afterwards: Asks the worker more when all questions are done.
 
     Raises:
         ValueError: If the notebook cannot be read (`notebooks.Unreadable`) or the lab was never generated.
@@ -134,6 +136,7 @@ def grade(
     session = _Session(lesson, lab, secrets.randbits(62) if seed is None else seed, progress, run_speed)
     with Sandbox(lab.cells, masked=lesson.masked, limits=limits, choice=choice, on_step=session.tell) as sandbox:
         results = [replace(result, message=clean(result.message, _MESSAGE)) for result in session.run(sandbox)]
+        afterwards(sandbox)
         failures = sandbox.failures
         output = sandbox.output
     told = {result.message for result in results}
@@ -261,14 +264,14 @@ def _own_mistake(error: Exception) -> str:
     return f"the check itself stopped with {what}. Please report this; it costs you nothing."
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Evidence as JSON can hold it: NaN and infinities become null."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

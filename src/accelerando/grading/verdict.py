@@ -1,0 +1,170 @@
+"""Turns a session of the final into results: the tiers of part a, and the claim about all changes. Pure."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .. import noise
+from ..catalog import Question
+from ..checks.final import TOGETHER
+from ..submission import Result, Status
+from . import tiers
+from .session import RUN_LIMIT_S, SessionResult
+
+NOISY_SD = 0.08  # of log(starter / reference) between rounds: above it, the machine is called restless
+_BUSY_STEAL = 0.10
+_CLAIM_FACTOR = 1.5
+_AGAIN = "Close other programs and run it again."
+
+
+def judge_tiers(
+    session: SessionResult, questions: Sequence[Question], state: noise.MachineState = noise.UNKNOWN_STATE
+) -> list[Result]:
+    """One result for each tier of part a.
+
+    Args:
+        session: What was measured.
+        questions: The timed ones, each with its threshold and margin.
+        state: How calm the machine was.
+    """
+    return [_judge_tier(session, question, state) for question in questions]
+
+
+def _judge_tier(session: SessionResult, question: Question, state: noise.MachineState) -> Result:
+    threshold, margin = question.threshold or 1.0, question.margin or 0.01
+    if session.failure:
+        return _failure(session, question)
+    evidence = _evidence(session, threshold, margin)
+    speed = tiers.judge_tier(session.intervals, threshold)
+    told = f"{tell_speed(session)}; wanted: {threshold:g}"
+    disturbed = disturbances(session, state)
+    if speed == "missed":
+        if _is_disturbed(session, state):
+            return _result(question, "undecided", f"{told}. But {disturbed}, so it does not count. {_AGAIN}", evidence)
+        return _result(question, "failed", f"{told}. Where does the time of a run go now?", evidence)
+    accuracy = tell_accuracy(session)
+    verdicts = [verdict.verdict for verdict in session.accuracy.values()]
+    if "lost" in verdicts:
+        message = f"{accuracy}. At most {_points(margin)} may be lost. Which of your changes costs it?"
+        return _result(question, "failed", message, evidence)
+    if speed == "undecided":
+        why = f" {disturbed[0].upper()}{disturbed[1:]}." if disturbed else ""
+        return _result(question, "undecided", f"{told}. That is too close to call here.{why} {_AGAIN}", evidence)
+    if "undecided" in verdicts or not verdicts:
+        message = f"{told}; {accuracy}. Whether at most {_points(margin)} is lost is too close to call"
+        return _result(question, "undecided", f"{message}: run it again.", evidence)
+    return _result(question, "passed", f"{told}; {accuracy}", evidence)
+
+
+def _failure(session: SessionResult, question: Question) -> Result:
+    evidence = {"starter_s": session.starter_s}
+    if not session.is_slow:
+        return _result(question, "failed", session.failure, evidence)
+    if math.isnan(session.starter_s) or 1.5 * session.starter_s > RUN_LIMIT_S:
+        message = f"{session.failure}, and the starter is slow here, too. {_AGAIN}"
+        return _result(question, "undecided", message, evidence)
+    message = f"{session.failure}; the starter took {session.starter_s:.0f} s"
+    return _result(question, "failed", message, evidence)
+
+
+def _evidence(session: SessionResult, threshold: float, margin: float) -> dict[str, Any]:
+    return {
+        "announced": threshold,
+        "judged_at": threshold / tiers.TOLERANCE,
+        "margin": margin,
+        "noise_sd": session.noise_sd,
+        "tasks": {
+            task: {
+                "ratio": found.ratio,
+                "interval": [found.low, found.high],
+                "pairs": found.pairs,
+                "accuracy_starter": session.mean_accuracy("starter", task),
+                "accuracy_submission": session.mean_accuracy("submission", task),
+            }
+            for task, found in session.intervals.items()
+        },
+    }
+
+
+def slower(session: SessionResult) -> str:
+    """The task on which the submission gained less; empty before every task has a pair."""
+    if not session.intervals or any(not found.pairs for found in session.intervals.values()):
+        return ""
+    return min(session.intervals, key=lambda task: session.intervals[task].ratio)
+
+
+def tell_speed(session: SessionResult) -> str:
+    """The ratio that counts, with its interval, in words."""
+    task = slower(session)
+    if not task:
+        return "the time was too short for a round on each task"
+    found = session.intervals[task]
+    if not math.isfinite(found.high):
+        return f"about {found.ratio:.2f} times as fast, from too few rounds to say more"
+    return (
+        f"{found.ratio:.2f} times as fast ({found.low:.2f} to {found.high:.2f}, {found.pairs} rounds on the task "
+        f"{task!r}, where you gain less)"
+    )
+
+
+def tell_accuracy(session: SessionResult) -> str:
+    """Accuracy on each task beside the starter's, in words."""
+    parts = []
+    for task in session.accuracy:
+        own, before = session.mean_accuracy("submission", task), session.mean_accuracy("starter", task)
+        parts.append(f"{own:.1%} on {task!r} (starter {before:.1%})")
+    return f"accuracy {' and '.join(parts)}" if parts else "accuracy not measured"
+
+
+def disturbances(session: SessionResult, state: noise.MachineState) -> str:
+    """What made the measurement restless, in words; empty when nothing did."""
+    found = []
+    if session.noise_sd > NOISY_SD:
+        found.append(f"equal runs of the course's own sides differed by {session.noise_sd:.0%}")
+    if (state.steal_fraction or 0) > _BUSY_STEAL:
+        found.append(f"the host kept {state.steal_fraction:.0%} of this machine's time")
+    if state.throttled:
+        found.append("the processor was slowed down")
+    return " and ".join(found)
+
+
+def _points(margin: float) -> str:
+    return f"{100 * margin:g} percentage point{'' if margin == 0.01 else 's'}"
+
+
+def _is_disturbed(session: SessionResult, state: noise.MachineState) -> bool:
+    """Whether slowness may be somebody else's fault; noise in the repeats is in the interval already."""
+    return session.noise_sd > 2 * NOISY_SD or (state.steal_fraction or 0) > _BUSY_STEAL
+
+
+def judge_claim(result: Result, claims: Any, session: SessionResult | None) -> Result:
+    """Compare the row "all together" with what the session measured.
+
+    Args:
+        result: Of the claims' own check; only a passed one is looked at again.
+        claims: The learner's table.
+        session: None when there was none.
+    """
+    if result.status != "passed":
+        return result
+    claimed = next((row["measured"] for row in claims if row["technique"] == TOGETHER), None)
+    known = [found for found in session.intervals.values() if found.pairs] if session else []
+    if claimed is None or not known:
+        message = f"the table is complete; there is no measurement to compare {TOGETHER!r} with"
+        return Result(result.question, "undecided", 0, result.maximum, message)
+    low = min(min(found.ratio, found.low or found.ratio) for found in known) / _CLAIM_FACTOR
+    high = max(found.high if math.isfinite(found.high) else found.ratio for found in known) * _CLAIM_FACTOR
+    evidence = {"claimed": claimed, "allowed": [low, high]}
+    ratios = " and ".join(f"{found.ratio:.2f}" for found in known)
+    if low <= claimed <= high:
+        message = f"you measured {claimed:g} all together, the grader {ratios}; the other rows are for a person to read"
+        return Result(result.question, "passed", result.maximum, result.maximum, message, evidence)
+    message = (
+        f"{TOGETHER!r} claims {claimed:g}; the grader measured {ratios} on its two tasks. How did you time a whole run?"
+    )
+    return Result(result.question, "failed", 0, result.maximum, message, evidence)
+
+
+def _result(question: Question, status: Status, message: str, evidence: dict[str, Any]) -> Result:
+    points = question.points if status == "passed" else 0
+    return Result(question.id, status, points, question.points, message, evidence)

@@ -1,0 +1,75 @@
+"""Intervals of a session's few rounds hold what they promise."""
+
+import math
+
+import numpy as np
+import pytest
+
+from accelerando.grading import tiers
+
+
+def intervals(rng: np.random.Generator, truth: float, sd: float, pairs: int, floor_sd: float) -> dict:
+    values = {task: list(rng.normal(math.log(truth), sd, pairs)) for task in ("real", "rule")}
+    return tiers.ratio_intervals(values, floor_sd=floor_sd, is_last=True)
+
+
+@pytest.mark.parametrize("sd", [0.01, 0.05, 0.15])
+def test_true_ratio_lies_in_the_interval_almost_always(sd: float) -> None:
+    rng = np.random.default_rng(0)
+    misses = 0
+    for _ in range(400):
+        found = intervals(rng, 2.0, sd, 2, float("nan"))
+        misses += sum(not interval.low <= 2.0 <= interval.high for interval in found.values())
+    assert misses <= 12  # 1 % of 800, and four deviations
+
+
+def test_border_is_crossed_by_chance_in_few_sessions_although_looked_at_often() -> None:
+    rng, crossed = np.random.default_rng(1), 0
+    for _ in range(300):
+        values: dict[str, list[float]] = {"real": [], "rule": []}
+        bar = math.log(3.5 / tiers.TOLERANCE)
+        for pairs in range(1, 6):
+            for own in values.values():
+                own.append(float(rng.normal(bar, 0.06)))
+            found = tiers.ratio_intervals(values, is_last=pairs == 5)
+            if tiers.judge_tier(found, 3.5) == "reached":
+                crossed += 1
+                break
+    assert crossed <= 6
+
+
+def test_one_pair_says_nothing() -> None:
+    found = tiers.ratio_intervals({"real": [2.0], "rule": []}, is_last=True)
+    assert found["real"].against(1.5) == "undecided"
+    assert found["rule"].pairs == 0
+
+
+def test_noise_of_the_courses_own_sides_widens_the_interval() -> None:
+    values = {"real": [1.0, 1.01], "rule": [1.0, 1.01]}
+    calm = tiers.ratio_intervals(values, floor_sd=0.01)["real"]
+    restless = tiers.ratio_intervals(values, floor_sd=0.3)["real"]
+    assert restless.high / restless.low > 2 * calm.high / calm.low
+
+
+def test_more_pairs_and_a_last_look_narrow_it() -> None:
+    def width(pairs: int, *, is_last: bool) -> float:
+        values = {task: [1.0 + 0.02 * (-1) ** n for n in range(pairs)] for task in ("real", "rule")}
+        found = tiers.ratio_intervals(values, is_last=is_last)["real"]
+        return found.high / found.low
+
+    assert width(6, is_last=False) < width(4, is_last=False) < width(2, is_last=False)
+    assert width(2, is_last=True) < width(2, is_last=False)
+
+
+def test_tier_is_missed_when_one_task_misses_it() -> None:
+    fast, slow = tiers.RatioInterval(5.0, 4.5, 5.5, 3), tiers.RatioInterval(2.0, 1.8, 2.2, 3)
+    assert tiers.judge_tier({"real": fast, "rule": slow}, 3.5) == "missed"
+    assert tiers.judge_tier({"real": fast, "rule": fast}, 3.5) == "reached"
+    assert tiers.judge_tier({"real": fast, "rule": slow}, 2.0) == "undecided"  # 1.8 to 2.2 holds 2 / 1.1
+    assert tiers.judge_tier({}, 2.0) == "undecided"
+
+
+def test_noise_is_taken_about_each_groups_own_mean() -> None:
+    assert tiers.noise_sd([[0.0, 0.0], [5.0, 5.0]]) == 0.0
+    assert tiers.noise_sd([[0.0, 2.0], [5.0, 7.0]]) == pytest.approx(math.sqrt(2))
+    assert math.isnan(tiers.noise_sd([[1.0], []]))
