@@ -101,6 +101,18 @@ def test_sweep_removes_what_the_dead_left_and_nothing_else(monkeypatch: pytest.M
     assert {path.name for path in tmp_path.iterdir()} == {f"{dead.pid}:1:0", f"{os.getpid()}:0:0", "other"}
 
 
+def test_where_there_is_only_the_loopback_the_ranks_meet_there(
+    extension: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oneccl.socket, "if_nameindex", lambda: [(1, "lo")])
+    assert oneccl.environment()["CCL_KVS_IFACE"] == "lo"
+
+
+def test_little_shared_memory_is_not_used(extension: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oneccl, "SHARED_MEMORY", Path("/proc"))  # has no room at all
+    assert oneccl.environment()["CCL_ATL_SHM"] == "0"
+
+
 # ---- building: a false compiler that takes its time, counts, and copies the real extension
 
 

@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import os
 import re
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ def environment() -> dict[str, str]:
     library = build.find_library()
     if library is None:
         return {}
-    return {
+    settings = {
         "CCL_ATL_TRANSPORT": "ofi",
         "CCL_ATL_SHM": "1" if _free_shared_bytes() >= _LEAST_SHARED_BYTES else "0",
         "CCL_PROCESS_LAUNCHER": "none",
@@ -62,6 +63,9 @@ def environment() -> dict[str, str]:
         "FI_PROVIDER": "tcp",
         "FI_PROVIDER_PATH": str(library.parent),
     }
+    if not _has_network():  # a sandbox: left alone, oneCCL finds no address to meet at
+        settings |= {"CCL_KVS_IFACE": "lo", "FI_TCP_IFACE": "lo"}
+    return settings
 
 
 def register(*, time_limit_s: float = 600.0) -> None:
@@ -160,6 +164,12 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _has_network() -> bool:
+    """Tell whether there is an interface beside the loopback that is up."""
+    states = (Path("/sys/class/net", name, "operstate") for _, name in socket.if_nameindex() if name != "lo")
+    return any(state.is_file() and state.read_text().strip() in ("up", "unknown") for state in states)
 
 
 def _free_shared_bytes() -> int:
