@@ -66,6 +66,24 @@ def check(
 
 
 @app.command()
+def assess(
+    submission: Annotated[Path | None, typer.Option(help="Grade this file instead of the one in work/.")] = None,
+    as_json: Json = False,
+    budget: Annotated[float | None, typer.Option(min=30, help="Seconds for all together; default: 480.")] = None,
+    require_isolation: Annotated[
+        bool, typer.Option("--require-isolation", help="Refuse where learner code cannot be isolated.")
+    ] = False,
+) -> None:
+    """Grade the final: your training against the starter's, in one session on this machine.
+
+    Exit code: 0 all points, 1 some are missing, 2 could not be graded, 3 undecided.
+    """
+    from .grading.command import assess_command
+
+    raise typer.Exit(assess_command(submission, as_json, budget, require_isolation))
+
+
+@app.command()
 def lesson(
     lab: Lab,
     check_only: Annotated[

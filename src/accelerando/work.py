@@ -63,7 +63,7 @@ def prepare() -> Prepared:
     try:
         receipt = _read_receipt(folder)
         copied = []
-        for lesson in catalog.lessons():
+        for lesson in (*catalog.lessons(), catalog.final()):
             for name, source in _course_files(lesson):
                 own = folder / name
                 if not own.exists():
@@ -75,7 +75,8 @@ def prepare() -> Prepared:
         _write_receipt(folder, receipt)
     except OSError as error:
         raise _explained(folder, error) from error
-    return Prepared(folder, tuple(copied), tuple(lesson for lesson in catalog.lessons() if has_newer(lesson)))
+    newer = (lesson for lesson in (*catalog.lessons(), catalog.final()) if has_newer(lesson))
+    return Prepared(folder, tuple(copied), tuple(newer))
 
 
 def has_newer(lesson: Lesson) -> bool:
@@ -131,7 +132,7 @@ def find_notebook(lesson: Lesson, given: Path | None = None) -> Path:
         if given.is_dir():
             return _notebook_in(given, lesson) or _refuse(f"{given} holds no notebook; name the file itself")
         return given if given.exists() else _refuse(f"there is no file {given}")
-    looked_in = [work_folder() / "labs" / lesson.folder, checkout() / "labs" / lesson.folder]
+    looked_in = [work_folder() / _place(lesson), checkout() / _place(lesson)]
     for folder in looked_in:
         if notebook := _notebook_in(folder, lesson):
             return notebook
@@ -152,11 +153,16 @@ def _notebook_in(folder: Path, lesson: Lesson) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
+def _place(lesson: Lesson) -> Path:
+    """Where a lab stands, in the course and in the learner's folder."""
+    return Path("labs" if lesson.number else "assessment") / lesson.folder
+
+
 def _course_files(lesson: Lesson) -> Iterator[tuple[str, Path]]:
     """A lesson's files in the course, with the names they get in the learner's folder."""
     root = checkout()
     notebook = root / "notebooks" / f"{lesson.folder}.ipynb"
-    lab = root / "labs" / lesson.folder
+    lab = root / _place(lesson)
     for path in [notebook, *sorted(lab.rglob("*"))]:
         if path.is_file() and not _SKIPPED.intersection(path.parts):
             yield path.relative_to(root).as_posix(), path
@@ -164,7 +170,7 @@ def _course_files(lesson: Lesson) -> Iterator[tuple[str, Path]]:
 
 def _learners_files(folder: Path, lesson: Lesson) -> list[Path]:
     """Everything the learner has of a lesson, whatever they added."""
-    places = [folder / "notebooks" / f"{lesson.folder}.ipynb", folder / "labs" / lesson.folder]
+    places = [folder / "notebooks" / f"{lesson.folder}.ipynb", folder / _place(lesson)]
     return [place for place in places if place.exists()]
 
 

@@ -1,8 +1,9 @@
-"""The body of ``./course check``: finds the notebook, shows progress, prints the report, never a traceback."""
+"""The bodies of ``./course check`` and ``./course assess``: progress, the report, and never a traceback."""
 
 import json
 import sys
 import traceback
+from datetime import datetime
 from pathlib import Path
 
 from .. import catalog, logbook, work
@@ -39,17 +40,19 @@ def check_lab(lab: str, notebook: Path | None, solution: bool, as_json: bool) ->
     except Terminated as stop:
         return 128 + stop.number
     except Exception as error:  # a mistake of ours: one sentence and the place, not a page of traceback
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name}, line {frame.lineno}"
-        return refuse(
-            f"the grader itself stopped with {type(error).__name__}: {error} ({where}); please report it", as_json
-        )
+        return refuse(_own_mistake(error), as_json)
     _record(report, path)
     if as_json:
         print(json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False))  # noqa: T201
     else:
         print_report(report, Console(highlight=False))
     return report.exit_code
+
+
+def _own_mistake(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}, line {frame.lineno}"
+    return f"the grader itself stopped with {type(error).__name__}: {error} ({where}); please report it"
 
 
 def _find(lesson: Lesson, notebook: Path | None, solution: bool) -> Path:
@@ -75,3 +78,59 @@ def _record(report: score.Report, path: Path) -> None:
         logbook.record_graded(report.results)
     except (OSError, ValueError) as error:
         print(f"course: the landing page was not told: {error}", file=sys.stderr)  # noqa: T201
+
+
+def assess_command(submission: Path | None, as_json: bool, budget_s: float | None, require_isolation: bool) -> int:
+    """Grade the final, write its report and print what came of it.
+
+    Args:
+        submission: This file instead of the learner's own.
+        as_json: Print JSON and nothing else on standard output.
+        budget_s: Seconds for all together; eight minutes when left out.
+        require_isolation: Refuse where learner code cannot be isolated.
+
+    Returns:
+        0 all points, 1 some are missing, 2 could not be graded, 3 undecided; 128 + n when a signal ended it.
+    """
+    from rich.console import Console
+
+    from . import assess, final_report, isolation
+
+    lesson = catalog.final()
+    try:
+        found_isolation = isolation.describe()
+        if require_isolation and found_isolation.startswith("not isolated"):
+            raise ValueError(f"{found_isolation}; without --require-isolation it runs all the same and says so")
+        if not lesson.is_built:
+            raise ValueError("the final assessment is not built yet")
+        path = work.find_notebook(lesson, submission)
+        budget = assess.BUDGET_S if budget_s is None else budget_s
+        with signals_unwind(), progress_line("final") as progress:
+            assessment = assess.assess(path, budget_s=budget, progress=progress)
+    except ValueError as error:
+        return refuse(str(error), as_json)
+    except KeyboardInterrupt:
+        print("course: stopped; nothing was recorded", file=sys.stderr)  # noqa: T201
+        return score.EXIT_STOPPED
+    except Terminated as stop:
+        return 128 + stop.number
+    except Exception as error:
+        return refuse(_own_mistake(error), as_json)
+    _record(assessment.report, path)
+    files: list[Path] = []
+    try:
+        files = final_report.write_results(assessment, final_report.results_folder(), datetime.now())
+    except OSError as error:
+        print(f"course: the report was not written: {error}", file=sys.stderr)  # noqa: T201
+    if as_json:
+        print(json.dumps(assessment.as_json(), indent=1, ensure_ascii=False, allow_nan=False))  # noqa: T201
+        return assessment.report.exit_code
+    console = Console(highlight=False)
+    if not assessment.is_isolated:
+        console.print(assessment.report.isolation, style="red", markup=False, soft_wrap=True)
+    print_report(assessment.report, console)
+    noise = final_report.tell_noise(assessment)
+    console.print(f"{final_report.standing(assessment)}. {noise}".rstrip(), markup=False, soft_wrap=True)
+    for file in files:
+        console.print(f"  {file}", markup=False, soft_wrap=True)
+    return assessment.report.exit_code
