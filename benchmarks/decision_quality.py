@@ -135,7 +135,9 @@ def decide_by_rule(log_ratios: NDArray, pair_s: NDArray, threshold: float) -> tu
     verdict = "undecided"
     for look in plan_looks(last):
         seen = log_ratios[:look]
-        verdict = str(stats.decide_speedup(seen, threshold, planned_pairs=last, is_last=look == last).verdict)
+        verdict = stats.decide_speedup(
+            seen, threshold, planned_pairs=last, is_last=look == last, systematic=stats.BETWEEN_PROCESSES
+        ).verdict
         if verdict != "undecided":
             break
     return verdict, float(pair_s[:look].sum())

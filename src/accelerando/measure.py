@@ -210,7 +210,8 @@ def compare(
     """Say whether the candidate is faster than ``threshold`` times the baseline.
 
     Two experiments live in two processes, so they may differ in environment variables and cores; while one is
-    timed the other waits on its pipe.
+    timed the other waits on its pipe. Processes running equal code differ for as long as they live, so a wider
+    allowance is made for them (`stats.BETWEEN_PROCESSES`).
 
     Args:
         baseline: What is there.
@@ -242,7 +243,9 @@ def compare(
             side.warm_up(warmup_calls, min_sample_s)
         pair_s = sum(side.expected_s for side in sides)
         planned = min(max_pairs, int(budget_s / pair_s))
-        decide = _Decider(threshold, worthwhile, planned)
+        is_two_processes = isinstance(baseline, Experiment) or isinstance(candidate, Experiment)
+        systematic = stats.BETWEEN_PROCESSES if is_two_processes else stats.SYSTEMATIC
+        decide = _Decider(threshold, worthwhile, planned, systematic)
         stack.enter_context(calm(sides))
         begun = collected = clock()
         while len(log_ratios) < planned and clock() - begun + sum(s.expected_s for s in sides) <= budget_s:
@@ -289,8 +292,9 @@ def compare(
 class _Decider:
     """Asks `stats.decide_speedup` at the looks planned, and remembers the answer."""
 
-    def __init__(self, threshold: float, worthwhile: float | None, planned: int) -> None:
+    def __init__(self, threshold: float, worthwhile: float | None, planned: int, systematic: float) -> None:
         self._threshold, self._worthwhile, self._planned = threshold, worthwhile, planned
+        self._systematic = systematic
         self._looks = frozenset(stats.plan_looks(planned))
         self.after([], is_last=True)
 
@@ -300,6 +304,7 @@ class _Decider:
                 log_ratios,
                 self._threshold,
                 worthwhile=self._worthwhile,
+                systematic=self._systematic,
                 planned_pairs=self._planned,
                 is_last=is_last,
             )

@@ -29,8 +29,10 @@ ERROR_RATE = 0.005
 WORTHWHILE = 1.05
 """With the threshold 1.0: a gain below this is not worth having, so "not faster" may be said."""
 SYSTEMATIC = 0.01
-"""Allowance for what no number of pairs averages out: where the pages and stacks of two processes happen to lie is
-drawn once, when they start. `benchmarks/decision_quality.py` prints how far couples of equal code lay apart."""
+"""Allowance for what no number of pairs averages out, e.g. where the pages of two functions' data happen to lie."""
+BETWEEN_PROCESSES = 0.05
+"""The same for two processes, which differ in all that is drawn once when they start. Four quiet couples of equal code
+lay up to 1.7 % apart as a whole, and above 3 % for stretches of seconds (`benchmarks/decision_quality.py`)."""
 
 _PRIOR_SD, _PRIOR_DF = 0.1, 4  # of a pair's log ratio
 _RUN_SD, _RUN_DF = 0.003, 4  # accuracy between seeds, likewise
@@ -76,7 +78,7 @@ def decide_speedup(
         planned_pairs: The most pairs that will be taken; fixed before the first one.
         is_last: No more pairs will come: all the error rate that is left may be spent now.
         worthwhile: "Not faster" when the interval ends below this; the threshold unless that is 1.0,
-            where no interval around equal code could: then ``WORTHWHILE``.
+            where no interval around equal code could: then ``WORTHWHILE``, or more if ``systematic`` is large.
         error_rate: Of each side of the interval.
         systematic: Lasting difference between two copies of the same code, as a fraction; widens the interval.
 
@@ -89,7 +91,7 @@ def decide_speedup(
     if not 0 < error_rate < 0.5 or not 0 <= systematic < 0.5:
         raise ValueError(f"error_rate {error_rate} must lie in (0, 0.5), systematic {systematic} in [0, 0.5)")
     if worthwhile is None:
-        worthwhile = WORTHWHILE if threshold == 1.0 else threshold
+        worthwhile = max(WORTHWHILE, 1 + 2 * systematic) if threshold == 1.0 else threshold
     if worthwhile < threshold:
         raise ValueError(f"worthwhile is {worthwhile}: it must not be below the threshold {threshold}")
     looks = plan_looks(max(planned_pairs, values.size) if is_last else planned_pairs)
