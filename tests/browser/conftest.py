@@ -8,7 +8,7 @@ import pytest
 from rooms import Room, open_room
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def opening() -> Iterator[Callable[..., Room]]:
     """Open rooms; whatever happens, none is left behind."""
     rooms: list[Room] = []
@@ -30,7 +30,7 @@ def opening() -> Iterator[Callable[..., Room]]:
                     process.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def room(opening: Callable[..., Room], tmp_path_factory: pytest.TempPathFactory) -> Room:
     """A room that is open, for all tests that do not close it."""
     opened = opening(tmp_path_factory.mktemp("work"))

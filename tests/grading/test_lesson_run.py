@@ -1,6 +1,7 @@
 """Running a lesson: outputs are stored with what made them, a failing one changes nothing, no kernel stays."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -100,7 +101,9 @@ def test_changed_code_is_found(stored: Path, tmp_path: Path) -> None:
     assert "has no stored run" in problems()[0]
 
 
-def test_a_failing_cell_is_shown_and_the_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_cell_is_shown_and_the_file_stays(
+    tmp_path: Path, new_children: Callable[[], list[psutil.Process]]
+) -> None:
     path = lesson_in(tmp_path, "x = 1", FAILING)
     before = path.read_bytes()
     with pytest.raises(LessonFailed) as failure:
@@ -108,9 +111,7 @@ def test_a_failing_cell_is_shown_and_the_file_stays(tmp_path: Path, monkeypatch:
     assert str(failure.value).startswith("cell 3 failed: ZeroDivisionError: division by zero")
     assert "return 1 / n" in str(failure.value)
     assert path.read_bytes() == before
-    assert not [
-        child for child in psutil.Process().children(recursive=True) if "ipykernel" in " ".join(child.cmdline())
-    ]
+    assert new_children() == []
 
 
 def test_a_kernel_that_dies_is_named(tmp_path: Path) -> None:

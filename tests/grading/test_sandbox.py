@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -33,17 +33,11 @@ def choice(request: pytest.FixtureRequest) -> isolation.Choice:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
+def _nothing_left(new_children: Callable[[], list[psutil.Process]]) -> Iterator[None]:
     before = scratches()
     yield
-    assert children() == []
+    assert new_children() == []
     assert scratches() <= before
-
-
-def children() -> list[str]:
-    """What still runs below this process; dead ones that wait to be collected do not."""
-    found = psutil.Process().children(recursive=True)
-    return [" ".join(p.cmdline()) for p in found if p.status() != psutil.STATUS_ZOMBIE]
 
 
 def scratches() -> set[Path]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from accelerando import workers
 from accelerando.workers import Experiment, ExperimentFailed, Worker
 
 TARGETS = "worker_targets"
+NewChildren = Callable[[], list[psutil.Process]]
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +25,10 @@ def _targets_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_behind():
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+def _nothing_is_left_behind(new_children: NewChildren):
     descriptors = psutil.Process().num_fds()
     yield
-    left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
-    assert left == []
+    assert new_children() == []
     assert psutil.Process().num_fds() <= descriptors
 
 
@@ -93,10 +93,10 @@ def test_a_worker_keeps_its_state_between_calls_and_repeats_inside():
         assert worker.elapsed_s > 0
 
 
-def test_an_idle_worker_uses_no_processor_time():
+def test_an_idle_worker_uses_no_processor_time(new_children: NewChildren):
     with Worker(Experiment(f"{TARGETS}:spins", {"milliseconds": 5}, prepares=True)) as worker:
         worker.call()
-        child = psutil.Process().children()[0]
+        (child,) = new_children()
         before = child.cpu_times()
         time.sleep(1.0)
         after = child.cpu_times()
@@ -167,11 +167,11 @@ def test_grandchildren_end_with_the_worker(dies: bool):
     assert wait_until_gone(grandchild)
 
 
-def test_an_error_in_the_block_ends_the_worker():
+def test_an_error_in_the_block_ends_the_worker(new_children: NewChildren):
     worker = Worker(experiment("add", a=1, b=1))
     with pytest.raises(ZeroDivisionError), worker:
         1 / (worker.call() - 2)
-    assert psutil.Process().children() == []
+    assert new_children() == []
 
 
 def in_another_process(text: str) -> subprocess.Popen[str]:
