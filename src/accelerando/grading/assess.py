@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import catalog, noise
 from ..catalog import Lesson, Question
+from ..checks.final import read_claims
 from ..submission import Result, Ungradable, Wrong
 from . import final_task, isolation, score, verdict
 from .final_task import Task
@@ -23,6 +24,7 @@ from .trainer import SandboxTrainer
 
 BUDGET_S = 480.0
 _LEAST_SESSION_S = 30.0
+_USUAL_S = 330.0  # of all together on two cores, for the time left while answers are checked
 _CLAIMS = "final.claims"
 _MESSAGE = 1000
 MakeTasks = Callable[[int], Sequence[Task]]
@@ -128,10 +130,13 @@ def assess(
         if any(question.id == _CLAIMS for question in untimed.questions):
             with contextlib.suppress(Wrong, Ungradable):
                 sandbox.begin(catalog.question(_CLAIMS))
-                claims.extend(sandbox.submission.value("claims"))
+                claims.extend(read_claims(sandbox.submission.value("claims")))
+
+    def tell(doing: str, left_s: float) -> None:
+        progress(doing, max(left_s, min(budget_s, _USUAL_S) - (time.monotonic() - started_s)))
 
     report = score.grade(
-        notebook, untimed, seed=seed, progress=progress, choice=choice, limits=limits,
+        notebook, untimed, seed=seed, progress=tell, choice=choice, limits=limits,
         read=lambda path, which: submission.lab, afterwards=keep_claims,
     )  # fmt: skip
 

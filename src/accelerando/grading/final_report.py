@@ -105,7 +105,8 @@ def _pictures(assessment: Assessment) -> list[figures.Picture]:
     timed = [question for question in catalog.final().questions if question.is_timed]
     thresholds = [question.threshold or 1.0 for question in timed]
     margin = timed[0].margin or 0.01
-    return [final_figures.ratios(session, thresholds), final_figures.accuracies(session, margin)]
+    found = [final_figures.ratios(session, thresholds)]
+    return [*found, final_figures.accuracies(session, margin)] if session.accuracy else found
 
 
 def _picture(picture: figures.Picture) -> dict[str, str]:
