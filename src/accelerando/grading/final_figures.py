@@ -1,6 +1,5 @@
 """The two pictures of a final's report: how much faster, against the tiers; and what became of the accuracy."""
 
-import math
 from collections.abc import Sequence
 
 from .. import figures
@@ -25,7 +24,7 @@ def ratios(session: SessionResult, thresholds: Sequence[float]) -> figures.Pictu
         for place, (task, found) in enumerate(rows.items()):
             pairs = zip(session.times_s("starter", task), session.times_s("submission", task), strict=True)
             own = [starter / mine for starter, mine in pairs]
-            if math.isfinite(found.high):
+            if found.is_telling:
                 ends = [[found.ratio - found.low], [found.high - found.ratio]]
                 axes.errorbar([found.ratio], [place], xerr=ends, fmt="D", color=figures.BLUE, capsize=4)
             axes.plot(own, [place + 0.22] * len(own), "o", color=figures.ORANGE, markersize=4)
@@ -43,8 +42,8 @@ def ratios(session: SessionResult, thresholds: Sequence[float]) -> figures.Pictu
 
 def _near(tick: float, session: SessionResult) -> bool:
     found = [own for own in session.intervals.values() if own.pairs]
-    low = min([1.0, *(own.low for own in found if own.low > 0), *(own.ratio for own in found)])
-    high = max([4.0, *(own.high for own in found if math.isfinite(own.high)), *(own.ratio for own in found)])
+    low = min([1.0, *(own.low for own in found if own.is_telling), *(own.ratio for own in found)])
+    high = max([4.0, *(own.high for own in found if own.is_telling), *(own.ratio for own in found)])
     return 0.8 * low <= tick <= 1.25 * high
 
 

@@ -33,6 +33,11 @@ class RatioInterval:
     high: float
     pairs: int
 
+    @property
+    def is_telling(self) -> bool:
+        """Whether its upper end is worth showing."""
+        return self.high < 20 * self.ratio
+
     def against(self, announced: float) -> Speed:
         """Judge an announced threshold."""
         bar = announced / TOLERANCE

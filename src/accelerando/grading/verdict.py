@@ -99,7 +99,7 @@ def tell_speed(session: SessionResult) -> str:
     if not task:
         return "the time was too short for a round on each task"
     found = session.intervals[task]
-    if not math.isfinite(found.high):
+    if not found.is_telling:
         return f"about {found.ratio:.2f} times as fast, from too few rounds to say more"
     return (
         f"{found.ratio:.2f} times as fast ({found.low:.2f} to {found.high:.2f}, {found.pairs} rounds on the task "
