@@ -303,3 +303,13 @@ def test_visible_leaves_out_exactly_what_is_hidden(tmp_path: Path) -> None:
 def test_every_catalog_lesson_masks_modules_of_the_package_only() -> None:
     for lesson in catalog.lessons():
         assert all(module.startswith("accelerando.") for module in lesson.masked)
+
+
+def test_a_course_that_lies_below_a_temporary_folder_can_be_graded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = isolation._python_folders()
+    monkeypatch.setattr(isolation, "_python_folders", lambda: [*folders, str(tmp_path)])
+    with sandbox("auto", *cells(plain=["x = 1"])) as box:
+        box.begin(QUESTION)
+        assert box.submission.value("x") == 1

@@ -104,12 +104,11 @@ def visible(folder: Path, hidden: Sequence[str], module: str = PACKAGE.name) -> 
 
 
 def _bubblewrap(masked: Sequence[str], scratch_bytes: int) -> list[str]:
-    command = [
-        *_basic_jail(), "--new-session", "--die-with-parent", "--hostname", "lab",
-        "--size", str(scratch_bytes), "--tmpfs", "/dev/shm", "--size", str(scratch_bytes), "--tmpfs", _SCRATCH,
-        "--symlink", _SCRATCH, "/tmp", "--dir", "/var", "--symlink", _SCRATCH, "/var/tmp", "--chdir", _SCRATCH,
-        "--ro-bind-try", "/sys/devices/system", "/sys/devices/system",
-    ]  # fmt: skip
+    command = [*_basic_jail(), "--new-session", "--die-with-parent", "--hostname", "lab"]
+    # Folders of their own, not links to the scratch: the course itself may lie below /tmp, and is bound there.
+    for folder in ("/dev/shm", _SCRATCH, "/tmp", "/var/tmp"):
+        command += ["--size", str(scratch_bytes), "--tmpfs", folder]
+    command += ["--chdir", _SCRATCH, "--ro-bind-try", "/sys/devices/system", "/sys/devices/system"]
     for name in SEEN_ETC:
         command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for folder in _python_folders():
