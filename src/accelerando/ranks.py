@@ -237,7 +237,8 @@ class _Launch:
         python = [sys.executable, "-P", "-u", str(_ENTRY)]
         # --local-addr: else the host's own name must resolve, which it often does not.
         torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={self.ranks}", "--max-restarts=0"]
-        torchrun += ["--monitor-interval=0.1", "--no-python", *python, "rank", *command]
+        # --log-dir: else a launcher that is killed leaves an empty folder below /tmp.
+        torchrun += [f"--log-dir={self.folder}", "--monitor-interval=0.1", "--no-python", *python, "rank", *command]
         return subprocess.Popen(
             [*python, "launch", str(os.getpid()), *torchrun],
             env=variables,
