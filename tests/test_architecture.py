@@ -17,8 +17,8 @@ PACKAGE = ROOT / "src" / "accelerando"
 
 # Who may import what. A door is a module or a folder of the package.
 DOORS = {
-    "matplotlib": {"figures.py"},
-    "ipywidgets": {"widgets.py"},
+    "matplotlib": {"figures/"},
+    "ipywidgets": {"widgets/"},
     "psutil": {"machine.py", "workers.py", "ranks.py", "grading/"},
     "subprocess": {
         "backends/oneccl/",
@@ -35,8 +35,8 @@ DOORS = {
     "nbformat": {"grading/"},
     "nbclient": {"grading/"},
     "nbgrader": {"grading/"},
-    "nni": {"lessons/pruning.py"},
-    "intel_extension_for_pytorch": {"lessons/cpu.py"},
+    "nni": {"lessons/pruning"},
+    "intel_extension_for_pytorch": {"lessons/cpu"},
     "pickle": set(),
 }
 # Modules that a quick command imports: they must not bring torch with them.

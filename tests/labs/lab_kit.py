@@ -3,12 +3,13 @@
 import contextlib
 import io
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import fakes
 import numpy as np
 
 from accelerando import catalog, noise, work
@@ -30,26 +31,6 @@ from accelerando.workers import Experiment
 
 BUILT = tuple(lesson for lesson in catalog.lessons() if lesson.is_built)
 SEEDS = (PUBLIC_SEED, 7)
-
-
-@dataclass(frozen=True)
-class FakeRun:
-    """What a timed question's side would show."""
-
-    seconds: float
-    accuracy: float
-
-
-def _fake_training(experiment: Experiment) -> FakeRun:
-    """Time goes with the number of steps; SGD learns by the learning rate per image, Adam scales its steps itself."""
-    recipe = experiment.arguments["recipe"]
-    learns = recipe["optimizer"] != "sgd" or recipe["learning_rate"] / recipe["batch_size"] >= 0.02 / 16 / 4
-    return FakeRun(60.0 / recipe["batch_size"], 0.85 if learns else 0.70)
-
-
-# One simple truth per timed question: a right answer gains by it, a listed mistake does not. That the course's own
-# answer really is faster and as accurate is measured by ./course check --solution and in benchmarks/.
-FAKE_RUNS: dict[str, Callable[[Experiment], FakeRun]] = {"scaling.faster_recipe": _fake_training}
 
 
 @cache
@@ -103,14 +84,13 @@ def grade_one(question: Question, submission: Submission, seed: int) -> Result:
 
 
 def fake_speed(task: SpeedTask, question: Question, *, seed: int, **more: Any) -> Result:
-    """`speed.run` on a calm machine whose clock is the entry in `FAKE_SECONDS`; what was predicted is real."""
+    """`speed.run` on a calm machine whose clock is what stands in ``fakes/``; what was predicted is real."""
 
     @contextmanager
     def open_side(
         what: Experiment | LearnerCall, seeds: Sequence[int], submission: Submission | None
     ) -> Iterator[speed.Side]:
-        assert isinstance(what, Experiment), "a learner's call needs an entry of its own here"
-        fake = FAKE_RUNS[question.id](what)
+        fake = fakes.runs()[question.id](what)
         predictions = None if task.labels is None else _predict(task.labels, fake.accuracy)
 
         def side(limit_s: float) -> speed.Run:
