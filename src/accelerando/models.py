@@ -1,7 +1,8 @@
 """The networks of the course, each made from a dataclass of sizes.
 
-Sizes are data: they can be printed, stored beside a result, swept in a loop, and sent to another process. Three
-families: a multi-layer perceptron, small convolutional nets, and a small decoder-only transformer.
+Sizes are data: they can be printed, stored beside a result, swept in a loop, and sent to another process. Four
+families: a multi-layer perceptron, small convolutional nets, a gated net that is nearly all elementwise work, and a
+small decoder-only transformer.
 """
 
 from __future__ import annotations
@@ -96,6 +97,27 @@ class CnnSizes:
 
 
 @dataclass(frozen=True)
+class GatedSizes:
+    """A net of gates written as formulas: a small linear layer in and out, and blocks of elementwise work between.
+
+    Args:
+        inputs: Numbers per example, after flattening.
+        width: Numbers per example inside.
+        blocks: Gated blocks.
+        classes: Number of outputs.
+    """
+
+    inputs: int = IMAGE_PIXELS**2
+    width: int = 64
+    blocks: int = 3
+    classes: int = 10
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("inputs", 1, 65_536), ("width", 1, 16_384), ("blocks", 1, 96), ("classes", 2, 1000)):
+            _whole("GatedSizes", name, getattr(self, name), low, high)
+
+
+@dataclass(frozen=True)
 class TransformerSizes:
     """A decoder-only transformer over characters: pre-norm blocks of causal attention and a GELU MLP.
 
@@ -120,7 +142,7 @@ class TransformerSizes:
             raise ValueError(f"TransformerSizes.width is {self.width}: it must be a multiple of heads ({self.heads})")
 
 
-Sizes = MlpSizes | CnnSizes | TransformerSizes
+Sizes = MlpSizes | CnnSizes | GatedSizes | TransformerSizes
 
 SLIM_CNN = CnnSizes()
 """29 thousand parameters, 3.9 million operations forward: small, modern, and the default of ``training.fit``."""
@@ -128,7 +150,7 @@ SLIM_CNN = CnnSizes()
 TEXTBOOK_CNN = CnnSizes(channels=(32, 64), kernel=5, batch_norm=False, bias=True, hidden=512)
 """Two wide convolutions and a big linear layer, 1.7 million parameters, as introductions to deep learning draw it."""
 
-KINDS: dict[str, type[Any]] = {"mlp": MlpSizes, "cnn": CnnSizes, "transformer": TransformerSizes}
+KINDS: dict[str, type[Any]] = {"mlp": MlpSizes, "cnn": CnnSizes, "gated": GatedSizes, "transformer": TransformerSizes}
 
 
 def sizes_to_dict(sizes: Sizes) -> dict[str, Any]:
@@ -173,9 +195,14 @@ def build(sizes: Sizes | Mapping[str, Any]) -> nn.Module:
         return _mlp(sizes)
     if isinstance(sizes, CnnSizes):
         return _cnn(sizes)
+    if isinstance(sizes, GatedSizes):
+        blocks = (GatedBlock(sizes.width) for _ in range(sizes.blocks))
+        ends = nn.Linear(sizes.inputs, sizes.width), nn.Linear(sizes.width, sizes.classes)
+        return nn.Sequential(nn.Flatten(), ends[0], *blocks, ends[1])
     if isinstance(sizes, TransformerSizes):
         return Transformer(sizes)
-    raise ValueError(f"cannot build a model from {type(sizes).__name__}: give MlpSizes, CnnSizes or TransformerSizes")
+    families = ", ".join(family.__name__ for family in KINDS.values())
+    raise ValueError(f"cannot build a model from {type(sizes).__name__}: give one of {families}")
 
 
 def _mlp(sizes: MlpSizes) -> nn.Module:
@@ -204,6 +231,27 @@ def _cnn(sizes: CnnSizes) -> nn.Module:
         layers += [nn.Linear(width, sizes.hidden), nn.ReLU(inplace=True)]
         width = sizes.hidden
     return nn.Sequential(*layers, nn.Linear(width, sizes.classes))
+
+
+class GatedBlock(nn.Module):
+    """Normalise, then keep some of the input and add some of a candidate, each by a gate; one formula after the other.
+
+    No linear layer: every operator reads some numbers, does little with each and writes as many.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(3, width))
+        self.shift = nn.Parameter(torch.zeros(3, width))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map (N, width) to (N, width)."""
+        level = hidden * torch.rsqrt(hidden.square().mean(1, keepdim=True) + 1e-6)
+        keep = torch.sigmoid(level * self.scale[0] + self.shift[0])
+        write = torch.sigmoid(level * self.scale[1] + self.shift[1])
+        candidate = torch.tanh(level * self.scale[2] + self.shift[2])
+        out: torch.Tensor = keep * hidden + write * candidate
+        return out
 
 
 class Block(nn.Module):
@@ -257,6 +305,8 @@ def example_input(sizes: Sizes, batch: int = 2) -> torch.Tensor:
     """Make an input of the right shape and type: random images, or random characters of full length."""
     if isinstance(sizes, TransformerSizes):
         return torch.randint(sizes.vocabulary, (batch, sizes.context), generator=torch.Generator().manual_seed(0))
+    if isinstance(sizes, GatedSizes):
+        return torch.randn(batch, sizes.inputs, generator=torch.Generator().manual_seed(0))
     return torch.randn(batch, 1, IMAGE_PIXELS, IMAGE_PIXELS, generator=torch.Generator().manual_seed(0))
 
 
