@@ -28,6 +28,7 @@ __all__ = [
     "Machine",
     "MachineState",
     "Missing",
+    "ProcessMemory",
     "Program",
     "Sandbox",
     "Watch",
@@ -36,6 +37,7 @@ __all__ = [
     "installed_versions",
     "missing",
     "probe",
+    "process_memory",
     "watch",
 ]
 
@@ -142,6 +144,27 @@ def probe(root: Path = Path("/")) -> Machine:
         versions=installed_versions(),
         limits={"cpu_quota": quota, "memory_limit_bytes": memory_limit, **_resource_limits()},
     )
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """What a process has in memory.
+
+    Attributes:
+        uss_bytes: Pages that are its own alone: what would be free if it ended.
+        pss_bytes: Those, and its part of the shared ones, divided evenly among those who share them; None off Linux.
+    """
+
+    uss_bytes: int
+    pss_bytes: int | None
+
+
+def process_memory(pid: int) -> ProcessMemory:
+    """Look at a process's memory; reading it takes milliseconds, for the kernel walks through its pages."""
+    import psutil
+
+    found = psutil.Process(pid).memory_full_info()
+    return ProcessMemory(int(found.uss), int(found.pss) if hasattr(found, "pss") else None)
 
 
 def count_usable_cores(affinity: int, quota: float | None) -> int:
