@@ -6,10 +6,16 @@ estimated.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import struct
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -141,7 +147,9 @@ def graph_breaks(function: Callable[..., Any], *args: Any) -> GraphReport:
     return GraphReport(explained.graph_count, explained.graph_break_count, explained.op_count, reasons)
 
 
-def recompiles(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> int:
+def recompiles(
+    function: Callable[..., Any], calls: list[tuple[Any, ...]], *, dynamic: bool | None = None
+) -> int:
     """Count how often ``torch.compile`` translated ``function`` again while the calls were made, the first not counted.
 
     Uses the "eager" backend: what is counted is Dynamo's guards, and those do not depend on the code generator.
@@ -149,6 +157,7 @@ def recompiles(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> in
     Args:
         function: What to compile.
         calls: The arguments of each call, in order.
+        dynamic: As for ``torch.compile``.
     """
     translated = 0
 
@@ -158,7 +167,7 @@ def recompiles(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> in
         return graph.forward
 
     torch._dynamo.reset()
-    compiled = torch.compile(function, backend=count_and_run)
+    compiled = torch.compile(function, backend=count_and_run, dynamic=dynamic)
     per_call = []
     try:
         for args in calls:
@@ -168,3 +177,39 @@ def recompiles(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> in
     finally:
         torch._dynamo.reset()
     return sum(1 for graphs in per_call[1:] if graphs)
+
+
+def sent_bytes() -> int | None:
+    """Count the bytes that this process has handed to its open TCP connections, by the system's own counters.
+
+    Nobody has to be asked: whatever library sends, and by whatever algorithm, it is counted. Take the difference around
+    what is to be counted.
+
+    Returns:
+        Bytes since each connection was made; None where the system does not tell (it does on Linux).
+    """
+    folder = Path("/proc/self/fd")
+    if sys.platform != "linux" or not folder.is_dir():
+        return None
+    total = 0
+    for entry in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            if os.readlink(folder / entry).startswith("socket:"):
+                total += _sent_on(int(entry))
+    return total
+
+
+def _sent_on(descriptor: int) -> int:
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+            return 0
+        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(told) < _TCP_INFO_END:  # a kernel before 4.19
+        return 0
+    sent, sent_again = struct.unpack_from("=QQ", told, _TCP_SENT)
+    (waiting,) = struct.unpack_from("=I", told, _TCP_WAITING)
+    return int(sent - sent_again + waiting)
+
+
+# Offsets in struct tcp_info of linux/tcp.h: tcpi_notsent_bytes; tcpi_bytes_sent and tcpi_bytes_retrans.
+_TCP_WAITING, _TCP_SENT, _TCP_INFO_END = 144, 200, 216
