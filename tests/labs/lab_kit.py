@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import linecache
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -67,7 +68,9 @@ def run_cells(lab: LabNotebook, replace: dict[str, str] | None = None) -> Answer
                 continue
             source = (replace or {}).get(cell.question or "", cell.source)
             with contextlib.suppress(Exception):
-                exec(compile(source, f"<cell {cell.name}>", "exec"), namespace)
+                file = f"<cell {cell.name}, {hash(source)}>"
+                linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # as a kernel does
+                exec(compile(source, file, "exec"), namespace)
     return Answers(namespace, said.getvalue())
 
 

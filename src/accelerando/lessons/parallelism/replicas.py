@@ -1,0 +1,233 @@
+"""Data parallelism from hand-made to DDP, on two real ranks: is it right, what does it send, what does it take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from accelerando import costs, measure, ranks, stats
+from accelerando.lessons import Budget
+from accelerando.lessons.parallelism.wires import size
+
+RANKS = 2
+TELL = "accelerando.lessons.parallelism.on_replicas:tell"
+ALONE, SILENT, DDP, INNER = "one rank, the whole batch", "no messages", "DDP", "DDP, its inner module called"
+NOT_RUN = "Nothing was measured: the smoke budget starts no ranks."
+SAME = 1e-3
+"""Weights that differ by less than this share of their way are the same but for rounding."""
+
+
+def predict_step_s(alone_s: float, ranks: int, message_bytes: int, link: costs.Link) -> float:
+    """Predict a data-parallel step without overlap: the batch is divided, the gradients are not.
+
+    Args:
+        alone_s: Seconds of a step with the whole batch on one rank.
+        ranks: At least 1.
+        message_bytes: Of all gradients.
+        link: Between neighbours.
+    """
+    return alone_s / ranks + costs.predict_ring_all_reduce_s(message_bytes, ranks, link)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train on several ranks.
+
+    Args:
+        apart: Largest difference between two ranks' weights after three steps, over the way that weights have gone.
+        error: The same between rank 0 and one process with the whole batch.
+        sent_bytes: Of one rank in one step.
+        step_s: Median; None where it was not timed.
+        interval_s: 95 %, for the median.
+    """
+
+    apart: float
+    error: float
+    sent_bytes: float
+    step_s: float | None = None
+    interval_s: tuple[float, float] | None = None
+
+    @property
+    def is_right(self) -> bool:
+        """All ranks hold what one process with the whole batch would hold, but for rounding."""
+        return self.apart < SAME and self.error < SAME
+
+
+@dataclass(frozen=True)
+class ReplicaStory:
+    """All that one launch on two ranks told; without ``ways`` nothing was measured.
+
+    Args:
+        parameters: Of the model.
+        ways: Name -> what came of it.
+        alone_s: Seconds of a step with the whole batch on one rank, the other one idle.
+        buckets: Cap in MB -> bytes of each of DDP's buckets, in the order in which they leave.
+        accumulation: "every time" or "no_sync" -> bytes of one rank for one step of four batches, and the error.
+        unused: Option -> what DDP said about a parameter without a gradient.
+        waited: What a rank with more batches than the others is told when its patience ends.
+        joined_steps: Steps of each rank under `Join`.
+        joined_apart: Difference of the weights afterwards.
+    """
+
+    parameters: int = 0
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    alone_s: float = 0.0
+    buckets: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    accumulation: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    unused: Mapping[str, str] = field(default_factory=dict)
+    waited: str = ""
+    joined_steps: tuple[int, ...] = ()
+    joined_apart: float = 0.0
+
+    @property
+    def speedup(self) -> float:
+        """Time of one rank with the whole batch over the time of DDP on all ranks; NaN without a measurement."""
+        seconds = self.ways[DDP].step_s if DDP in self.ways else None
+        return self.alone_s / seconds if seconds else float("nan")
+
+    def table(self) -> str:
+        """Markdown: each way, whether ranks agree, whether the result is right, what it sent."""
+        if not self.ways:
+            return NOT_RUN
+        lines = ["| what is done | ranks apart | from one big batch | sent per step | right? |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {name} | {_share(way.apart)} | {_share(way.error)} | {size(way.sent_bytes)} | "
+            f"{'yes' if way.is_right else '**no**'} |"
+            for name, way in self.ways.items()
+        ]
+        return "\n".join(lines)
+
+    def milliseconds(self) -> dict[str, tuple[float, float, float]]:
+        """Way -> milliseconds of a step with its interval, with one rank alone first."""
+        rows = {ALONE: (1e3 * self.alone_s, 1e3 * self.alone_s, 1e3 * self.alone_s)} if self.ways else {}
+        for name, way in self.ways.items():
+            if way.step_s is not None and way.interval_s is not None:
+                low, high = way.interval_s
+                if not np.isfinite(high):
+                    low = high = way.step_s
+                rows[name] = (1e3 * way.step_s, 1e3 * low, 1e3 * high)
+        return rows
+
+    def right_sentence(self) -> str:
+        """Which ways gave the result of one big batch."""
+        if not self.ways:
+            return NOT_RUN
+        right = [name for name, way in self.ways.items() if way.is_right]
+        wrong = [name for name, way in self.ways.items() if not way.is_right]
+        text = (
+            f"Equal to one process with the whole batch, but for rounding (largest difference "
+            f"{max((self.ways[name].error for name in right), default=0):.1g} of the way that weights have gone): "
+            f"{', '.join(right) or 'none'}. Not equal: {', '.join(wrong) or 'none'}."
+        )
+        if INNER in wrong:
+            text += (
+                f" Look at the last row: it sent {size(self.ways[INNER].sent_bytes)} and raised no error. Each rank "
+                "trained a model of its own."
+            )
+        return text
+
+    def speed_sentence(self) -> str:
+        """What two ranks made of a step's time."""
+        if not self.ways:
+            return NOT_RUN
+        seconds = {name: way.step_s for name, way in self.ways.items() if way.step_s is not None}
+        talk_s = seconds[DDP] - seconds[SILENT]
+        each, flat, overlapped = (
+            seconds[name] for name in ("the same start too", "in one message", "while backward runs")
+        )
+        told = (
+            f"A step of the whole batch took {measure.duration(self.alone_s)} on one rank and "
+            f"{measure.duration(seconds[DDP])} with DDP on {RANKS}: **{self.speedup:.2f} times** as fast, not {RANKS}. "
+            if self.speedup < 0.95 * RANKS
+            else f"DDP on {RANKS} ranks made a step {self.speedup:.2f} times as fast: here the belief survives. "
+        )
+        if talk_s > 0.02 * seconds[DDP]:
+            told += (
+                f"Without any message it would have been {measure.duration(seconds[SILENT])}, so talking costs "
+                f"{talk_s / seconds[DDP]:.0%} of the step. "
+            )
+        else:
+            told += "Compared to a step without messages, talking cost nothing that can be seen here. "
+        return told + (
+            f"By hand: {measure.duration(each)} with a message for each parameter, {measure.duration(flat)} with one "
+            f"for all, {measure.duration(overlapped)} while backward runs"
+            + (
+                "; overlapping gains little when the same cores compute and carry the messages."
+                if overlapped > 0.95 * min(each, flat)
+                else "."
+            )
+        )
+
+    def bucket_sentence(self) -> str:
+        """How DDP packs gradients."""
+        if not self.buckets:
+            return NOT_RUN
+        lines = [
+            f"`bucket_cap_mb={float(cap):g}`: {len(sizes)} bucket{'s' if len(sizes) != 1 else ''} "
+            f"({', '.join(size(number) for number in sizes)})"
+            for cap, sizes in self.buckets.items()
+        ]
+        return "; ".join(lines) + f". All together {size(4 * self.parameters)}, whatever the cap."
+
+    def accumulation_sentence(self) -> str:
+        """What `no_sync` saves."""
+        if not self.accumulation:
+            return NOT_RUN
+        always, seldom = self.accumulation["every time"], self.accumulation["no_sync"]
+        ratio = always["sent_bytes"] / seldom["sent_bytes"] if seldom["sent_bytes"] else float("nan")
+        return (
+            f"One optimizer step from four batches: {size(always['sent_bytes'])} sent with a message after each, "
+            f"{size(seldom['sent_bytes'])} with `no_sync` for the first three: **{ratio:.1f} times** fewer. The gradient "
+            f"is off from that of one big batch by {always['error']:.1g} and {seldom['error']:.1g} of its largest entry: "
+            "rounding."
+        )
+
+    def uneven_sentence(self) -> str:
+        """What happens when ranks do not have the same number of batches."""
+        if not self.joined_steps:
+            return NOT_RUN
+        waited = f"“{self.waited[:120]}”" if self.waited else "nothing (it did not even notice)"
+        agree = "the same weights" if self.joined_apart < 1e-6 else f"weights that differ by {self.joined_apart:.2g}"
+        return (
+            f"With a patience of one second rank 0 was told {waited}; the default patience is half an hour. Under "
+            f"`Join` the ranks made {' and '.join(map(str, self.joined_steps))} steps and ended with {agree}."
+        )
+
+
+def _share(number: float) -> str:
+    return "0" if number == 0 else f"{number:.1g}" if number < SAME else f"{number:.0%}"
+
+
+def measure_replicas(budget: Budget) -> ReplicaStory:
+    """Launch two ranks once and let them run every experiment of this part; nothing in smoke."""
+    if budget.name == "smoke":
+        return ReplicaStory()
+    payload = {"rounds": budget.rounds, "steps": 5}
+    return read_story(ranks.run(TELL, RANKS, payload=payload, time_limit_s=240.0).values)
+
+
+def read_story(values: Sequence[Mapping[str, Any]]) -> ReplicaStory:
+    """Put together what the ranks told."""
+    first = values[0]
+    ways = {}
+    for name, found in first["ways"].items():
+        apart = max(value["ways"][name]["apart"] for value in values)
+        timed: tuple[Any, ...] = (None, None)
+        if name in first["seconds"]:
+            median, low, high = stats.median_interval(np.array(first["seconds"][name]))
+            timed = (median, (low, high))
+        ways[name] = Way(apart, found["error"], found["sent_bytes"], *timed)
+    return ReplicaStory(
+        parameters=first["parameters"],
+        ways=ways,
+        alone_s=float(np.median(first["seconds"][ALONE])),
+        buckets=first["buckets"],
+        accumulation=first["accumulation"],
+        unused=first["unused"],
+        waited=first["uneven"]["waited"],
+        joined_steps=tuple(value["uneven"]["steps"] for value in values),
+        joined_apart=max(value["uneven"]["apart"] for value in values),
+    )
