@@ -33,11 +33,13 @@ __all__ = [
     "Sandbox",
     "Watch",
     "allowed_cpus",
+    "core_siblings",
     "count_usable_cores",
     "installed_versions",
     "missing",
     "probe",
     "process_memory",
+    "usable_cores",
     "watch",
 ]
 
@@ -170,6 +172,16 @@ def process_memory(pid: int) -> ProcessMemory:
 def count_usable_cores(affinity: int, quota: float | None) -> int:
     """Return how many cores can be kept busy: a quota of 2.5 CPUs keeps two busy, one of 0.5 still runs one."""
     return max(1, min(affinity, int(quota) if quota is not None else affinity))
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Return ``Machine.usable_cores`` without looking at the rest of the machine."""
+    return count_usable_cores(len(allowed_cpus()), linux.cpu_quota(root))
+
+
+def core_siblings(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:
+    """Return for each CPU the CPUs of its core (hyper-threads), itself among them; empty where that is unknown."""
+    return linux.core_siblings(root)
 
 
 def allowed_cpus() -> tuple[int, ...]:

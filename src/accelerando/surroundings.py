@@ -6,6 +6,7 @@ import glob
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 
 
 @dataclass(frozen=True)
@@ -55,3 +56,14 @@ def find_allocator() -> str | None:
             if found:
                 return found[0]
     return None
+
+
+def find_intel_openmp() -> str | None:
+    """Find Intel's OpenMP runtime, which LD_PRELOAD puts before the one that torch brings; None when there is none."""
+    if platform.system() != "Linux":
+        return None
+    try:
+        files = metadata.files("intel-openmp") or []
+    except metadata.PackageNotFoundError:
+        return None
+    return next((str(file.locate().resolve()) for file in files if file.name == "libiomp5.so"), None)

@@ -37,6 +37,7 @@ __all__ = [
 
 Clock = Callable[[], float]
 Phases = Callable[[str], AbstractContextManager[None]]
+Prepare = Callable[[nn.Module, torch.optim.Optimizer], tuple[nn.Module, torch.optim.Optimizer]]
 PHASES = ("data", "zero_grad", "forward", "loss", "backward", "optimizer")
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -158,6 +159,7 @@ def fit(
     progress: bool = False,
     on_step: Callable[[StepReport], None] | None = None,
     phases: Phases | None = None,
+    prepare: Prepare | None = None,
     clock: Clock = time.perf_counter,
 ) -> FitResult:
     """Train a network by a recipe, then judge it on the test images.
@@ -173,6 +175,7 @@ def fit(
         progress: Show a bar with images/s and time left, where somebody is watching.
         on_step: Called after each optimizer step, inside the timed part.
         phases: ``phases(name)`` is entered around each part of a step (``PHASES``).
+        prepare: Given model and optimizer before the first step, what to train with instead: how a library comes in.
         clock: Seconds.
 
     Returns:
@@ -187,7 +190,7 @@ def fit(
         stack.enter_context(_threads(recipe.threads))
         started_s = clock()
         seeds.seed(recipe.seed)
-        run = _Run(recipe, data, _module(model, data), sampler, phases or _no_phases, clock)
+        run = _Run(recipe, data, _module(model, data), sampler, phases or _no_phases, clock, prepare)
         prepared_s = clock()
         run.warm_up()
         warm_s = clock()
@@ -222,6 +225,7 @@ def stepper(
     *,
     model: models.Sizes | Mapping[str, Any] | nn.Module | None = None,
     phases: Phases | None = None,
+    prepare: Prepare | None = None,
 ) -> Callable[[], float]:
     """Make a function that trains one optimizer step per call, for ever: what `measure.compare` sets against another.
 
@@ -233,6 +237,7 @@ def stepper(
         data: What to train on; gone through again and again.
         model: As for `fit`.
         phases: As for `fit`.
+        prepare: As for `fit`.
 
     Returns:
         The function; it returns the mean loss of its step.
@@ -240,7 +245,7 @@ def stepper(
     data = data.limited(recipe.train_images, recipe.test_images)
     with seeds.preserved(), _threads(recipe.threads):
         seeds.seed(recipe.seed)
-        run = _Run(recipe, data, _module(model, data), None, phases or _no_phases, time.perf_counter)
+        run = _Run(recipe, data, _module(model, data), None, phases or _no_phases, time.perf_counter, prepare)
         run.warm_up()
     batches = itertools.chain.from_iterable(run.batches.epoch(epoch) for epoch in itertools.count())
 
@@ -289,12 +294,17 @@ class _Run:
         sampler: Sampler | None,
         phases: Phases,
         clock: Clock,
+        prepare: Prepare | None = None,
     ) -> None:
         self.recipe, self.phases, self.clock = recipe, phases, clock
         self.plain = plain.to(memory_format=memory_format(recipe)).train()  # type: ignore[call-overload]
-        self.compiled: Callable[..., Any] = torch.compile(plain, mode=recipe.compile_mode) if recipe.compile else plain
-        self.batches = Batches(data.train, recipe, sampler)
         self.optimizer = make_optimizer(recipe, plain)
+        if prepare is not None:
+            self.plain, self.optimizer = prepare(self.plain, self.optimizer)
+        self.compiled: Callable[..., Any] = self.plain
+        if recipe.compile:
+            self.compiled = torch.compile(self.plain, mode=recipe.compile_mode)
+        self.batches = Batches(data.train, recipe, sampler)
         self.scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
         self.loss_of = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
         per_epoch = -(-self.batches.per_epoch() // recipe.accumulate_batches)

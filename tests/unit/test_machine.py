@@ -46,10 +46,12 @@ def test_cores_caches_and_nodes_are_counted_once(tmp_path: Path) -> None:
     assert linux.topology(root) == linux.Topology(sockets=2, physical_cores=4, threads_per_core=2)
     assert linux.caches(root) == {"L1d": (48 * 2**10, 4), "L3": (30 * 2**20, 2)}
     assert linux.numa_nodes(root) == {0: (0, 1, 4, 5), 1: (2, 3, 6, 7), 2: ()}
+    assert machine.core_siblings(root) == {cpu: (cpu % 4, cpu % 4 + 4) for cpu in range(8)}
 
 
 def test_machine_without_proc_and_sys_is_unknown_not_zero(tmp_path: Path) -> None:
     assert linux.topology(tmp_path) == linux.Topology(None, None, None)
+    assert machine.core_siblings(tmp_path) == {}
     assert linux.caches(tmp_path) == {}
     assert linux.cpu_quota(tmp_path) is None
     assert linux.memory_limit(tmp_path) is None
@@ -175,6 +177,7 @@ def test_probe_of_this_machine_agrees_with_the_system() -> None:
     here = machine.probe()
     assert here.cpus == machine.allowed_cpus()
     assert 1 <= here.usable_cores <= len(here.cpus)
+    assert machine.usable_cores() == here.usable_cores
     assert here.versions["torch"] is not None
     assert here.schema == machine.SCHEMA
     if sys.platform == "linux":

@@ -343,3 +343,18 @@ def test_sizes_may_be_given_as_plain_values(data):
     result = fit(BASE.changed(max_steps=1), data, model={"kind": "mlp", "hidden": [16]})
     assert result.model == {"kind": "mlp", "hidden": [16], "classes": 10, "dropout": 0.0}
     assert result.parameters == 784 * 16 + 16 + 160 + 10
+
+
+def test_prepare_may_exchange_model_and_optimizer_before_the_first_step(data):
+    seen = []
+
+    def freeze_all(model, optimizer):
+        seen.append(type(optimizer).__name__)
+        return nn.Sequential(model), torch.optim.SGD(model.parameters(), lr=0.0)
+
+    result = fit(BASE.changed(learning_rate=1e-9), data, model=TINY, prepare=freeze_all)
+    assert seen == ["SGD"]
+    assert result.parameters == fit(BASE, data, model=TINY).parameters
+    step = training.stepper(BASE, data, model=TINY, prepare=freeze_all)
+    assert step() > 0
+    assert len(seen) == 2

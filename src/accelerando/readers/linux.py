@@ -80,6 +80,17 @@ def topology(root: Path) -> Topology:
     return Topology(len(sockets) or None, len(cores) or None, threads.pop() if len(threads) == 1 else None)
 
 
+def core_siblings(root: Path) -> dict[int, tuple[int, ...]]:
+    """Return for each CPU the CPUs of its core, itself among them; empty where the kernel does not say."""
+    found = {}
+    for cpu in _cpu_folders(root):
+        text = read_text(cpu / "topology/thread_siblings_list") or read_text(cpu / "topology/core_cpus_list")
+        siblings = cpu_list(text) if text else None
+        if siblings:
+            found[int(cpu.name[3:])] = tuple(siblings)
+    return found
+
+
 def caches(root: Path) -> dict[str, tuple[int, int]]:
     """Return each cache's size in bytes and how many there are, by its usual name ("L1d", "L2"…).
 
