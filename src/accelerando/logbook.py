@@ -112,21 +112,21 @@ def record_graded(results: Iterable["Result"]) -> None:
 def progress() -> tuple[LabProgress, ...]:
     """How every lab of the catalog stands, in order."""
     questions = _read()
+    return tuple(_progress_of(lesson, questions) for lesson in catalog.lessons())
 
+
+def final_progress() -> LabProgress:
+    """How the final stands; its points may come from several sessions, those of its certificate do not."""
+    return _progress_of(catalog.final(), _read())
+
+
+def _progress_of(lesson: Lesson, questions: dict[str, dict[str, Any]]) -> LabProgress:
     def standing(question: Question, kind: Kind) -> Standing | None:
         fields = questions.get(question.id, {}).get(kind)
         return Standing(**fields) if fields else None
 
-    return tuple(
-        LabProgress(
-            lesson,
-            tuple(
-                QuestionProgress(item, standing(item, "practised"), standing(item, "graded"))
-                for item in lesson.questions
-            ),
-        )
-        for lesson in catalog.lessons()
-    )
+    each = (QuestionProgress(item, standing(item, "practised"), standing(item, "graded")) for item in lesson.questions)
+    return LabProgress(lesson, tuple(each))
 
 
 def damaged_files() -> tuple[Path, ...]:

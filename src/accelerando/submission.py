@@ -48,6 +48,10 @@ class NotMeasurableHere(Exception):
     """The machine lacks what the question needs; the message says what."""
 
 
+class Undecided(Exception):
+    """What was measured does not tell right from wrong; the message says between what, and what to do."""
+
+
 class Ungradable(Exception):
     """Something that is not the learner's fault kept the question from being graded."""
 
@@ -62,10 +66,12 @@ class WrongAnswer:
 
 @dataclass(frozen=True)
 class LearnerCall:
-    """A call of the learner's own function, timed from outside its process."""
+    """A call of the learner's own function, timed from outside its process, sending and receiving included."""
 
     function: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    takes_seed: bool = False  # every run gets another ``seed``, so that no answer can be kept for the next one
+    is_probe: bool = False  # ``function`` names a probe, ``lesson.name``, which drives the learner's function
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,8 @@ class SpeedTask:
         None  # int64 (N,): the right classes of the held-out images; None: accuracy plays no part
     )
     summary: str = ""  # what the learner chose, in a few words, for the report
+    examine: Callable[[Any, int], None] | None = None
+    """Told what each timed call of the candidate returned, and its seed; raises `Wrong` when that is no answer."""
 
 
 @dataclass(frozen=True)
@@ -293,6 +301,8 @@ def judge(question_id: str, submission: Submission, seed: int) -> Result | Speed
         return result("failed", str(wrong))
     except NotMeasurableHere as reason:
         return result("not measurable here", str(reason))
+    except Undecided as reason:
+        return result("undecided", str(reason))
     except Ungradable as reason:
         return result("ungradable", str(reason))
     return task if isinstance(task, SpeedTask) else result("passed", "right")

@@ -48,6 +48,17 @@ def work_folder() -> Path:
     return Path(named).expanduser().resolve() if named else checkout() / "work"
 
 
+def results_folder() -> Path:
+    """Where the learner finds what came of each run of the final: a folder for each."""
+    return work_folder() / "results"
+
+
+def certificate() -> Path | None:
+    """The newest certificate that the final has given, if it was passed."""
+    found = sorted(results_folder().glob("final-*/certificate.html"))
+    return found[-1] if found else None
+
+
 def is_learners(path: Path) -> bool:
     """Whether a path lies in the learner's folder."""
     return path.resolve().is_relative_to(work_folder().resolve())
@@ -105,7 +116,7 @@ def reset(lesson: Lesson) -> Path | None:
     files = list(_course_files(lesson))
     if not files:
         raise WorkError(f"lesson {lesson.number} ({lesson.slug}) has no notebook and no lab in the course yet")
-    kept = _free_name(folder / "kept" / f"{lesson.folder}-{datetime.now():%Y-%m-%d-%H%M%S}")
+    kept = free_name(folder / "kept" / f"{lesson.folder}-{datetime.now():%Y-%m-%d-%H%M%S}")
     try:
         moved = [_keep(folder, path, kept) for path in _learners_files(folder, lesson)]
         receipt = _read_receipt(folder)
@@ -186,8 +197,8 @@ def _keep(folder: Path, path: Path, kept: Path) -> bool:
     return True
 
 
-def _free_name(path: Path) -> Path:
-    """``path``, or with a number behind it when two resets fall into one second."""
+def free_name(path: Path) -> Path:
+    """``path``, or with a number behind it when two fall into one second."""
     number, free = 1, path
     while free.exists():
         number += 1

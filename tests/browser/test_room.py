@@ -115,7 +115,7 @@ def run(page: Page, cells: Locator, first: int, last: int) -> None:
 
 def test_the_landing_page_shows_ten_lessons_and_one_next_step(room: Room, page: Page) -> None:
     page.goto(room.address)
-    expect(page.locator("ol > li")).to_have_count(10)
+    expect(page.locator("ol > li[id^=lesson-]")).to_have_count(10)
     for lesson in catalog.lessons():
         expect(page.locator(f"#lesson-{lesson.number} h3")).to_have_text(lesson.title)
     expect(page.locator(".next .button")).to_have_count(1)
@@ -192,3 +192,29 @@ def test_lesson_1_opens_from_the_landing_page_and_its_explorer_moves(room: Room,
     page.keyboard.press("ArrowRight")
     expect(words).not_to_have_text(before)
     expect(explorer.locator("img")).to_be_visible()
+
+
+def test_the_final_opens_from_the_landing_page_and_its_checks_answer(room: Room, page: Page) -> None:
+    notebook = json.loads((room.folder / "assessment/final/final.ipynb").read_text(encoding="utf-8"))
+    sources = ["".join(cell["source"]) for cell in notebook["cells"]]
+    page.goto(room.address)
+    final = page.locator("#final")
+    expect(final.locator("h3")).to_have_text(catalog.final().title)
+    path = (final.locator(".actions a").get_attribute("href") or "").partition("lab/tree/")[2]
+    cells = open_in_lab(room, page, path)
+    for code in ("import torch", "def shard(", 'check("final.shard")'):
+        number = next(number for number, source in enumerate(sources) if code in source)
+        run(page, cells, number, number)
+        expect(cells.nth(number).locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]:"))
+    expect(cells.nth(number)).to_contain_text("not answered yet")
+    expect(cells.nth(number)).to_contain_text("0 of 6 points")
+
+
+def test_a_certificate_opens_from_the_landing_page(room: Room, page: Page) -> None:
+    certificate = room.folder / "results/final-2026-01-02-030405/certificate.html"
+    certificate.parent.mkdir(parents=True)
+    certificate.write_text("<!doctype html><title>Final</title><h1>Final assessment passed</h1>", encoding="utf-8")
+    page.goto(room.address)
+    with page.context.expect_page() as opened:
+        page.locator("#final .actions a", has_text="Certificate").click()
+    expect(opened.value.locator("h1")).to_have_text("Final assessment passed")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,11 +60,22 @@ def test_report_tells_all_but_the_seed(honest: assess.Assessment) -> None:
 def test_certificate_is_written_only_when_passed(honest: assess.Assessment, tmp_path: Path) -> None:
     when = datetime(2026, 1, 1)
     assert not honest.has_passed
-    assert len(final_report.write_results(honest, tmp_path, when)) == 2
-    names = [path.name for path in final_report.write_results(replace(honest, pass_points=45), tmp_path, when)]
-    assert names[2] == "final-2026-01-01-000000-certificate.html"
-    assert "Final assessment passed" in (tmp_path / names[2]).read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert [path.name for path in final_report.write_results(honest, tmp_path, when)] == ["report.html", "report.json"]
+    paths = final_report.write_results(replace(honest, pass_points=45), tmp_path, when)
+    assert paths[2] == tmp_path / "other-2026-01-01-000000-2" / "certificate.html"
+    assert "Final assessment passed" in paths[2].read_text()
+
+
+def test_only_the_learners_own_file_earns_the_certificate_that_the_course_shows(
+    honest: assess.Assessment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(work.ENVIRONMENT_NAME, str(tmp_path))
+    passed = replace(honest, pass_points=45)
+    final_report.write_results(passed, work.results_folder(), datetime(2026, 1, 1))
+    assert work.certificate() is None
+    own = replace(passed, report=replace(passed.report, notebook=str(tmp_path / "assessment/final/final.ipynb")))
+    final_report.write_results(own, work.results_folder(), datetime(2026, 1, 2))
+    assert work.certificate() == tmp_path / "results" / "final-2026-01-02-000000" / "certificate.html"
 
 
 def test_text_of_the_learner_is_not_read_as_markup() -> None:
@@ -89,6 +101,14 @@ def test_unusable_submission_fails_with_a_sentence(code: str, sentence: str) -> 
     results = assessed(code).report.results
     assert {result.status for result in results} == {"failed"}
     assert sentence in results[0].message
+
+
+def test_gpu_that_is_not_there_is_named() -> None:
+    code = f"{HONEST}\ndef train(images, labels, budget_s):\n    import torch\n    torch.zeros(1, device='cuda:7')\n"
+    results = assessed(code).report.results
+    assert {result.status for result in results} == {"failed"}
+    assert re.search("CUDA|NVIDIA", results[0].message)
+    assert "line 3 of `train`" in results[0].message
 
 
 def test_prepare_sees_no_image_and_its_time_does_not_count() -> None:
@@ -140,17 +160,21 @@ def test_waiting_for_another_timed_run_costs_nothing_of_the_budget() -> None:
     assert [result.status for result in found.report.results] == ["passed"] * 3
 
 
-KILLED = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from tiny_final import HONEST, assessed
-print("ready", flush=True)
-assessed(HONEST + "\\ndef train(images, labels, budget_s):\\n    import os\\n    os.fork()\\n    while True: pass\\n")
-"""
+HANGS = f"{HONEST}\ndef train(images, labels, budget_s):\n    import os\n    os.fork()\n    while True: pass\n"
 
 
-def test_killed_grader_leaves_no_process_and_no_lock(tmp_path: Path) -> None:
-    grader = subprocess.Popen([sys.executable, "-c", KILLED, str(HERE)], stdout=subprocess.PIPE, cwd=tmp_path)
+def start_grader(code: str, folder: Path) -> subprocess.Popen[bytes]:
+    """The real command in a process of its own, with the learner's folder in ``folder``."""
+    file = folder / "work" / "final.ipynb"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{}")
+    environment = os.environ | {work.ENVIRONMENT_NAME: str(file.parent)}
+    command = [sys.executable, str(HERE / "killed_grader.py"), code, str(file)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=environment)
+
+
+def test_killed_grader_leaves_no_process_no_lock_no_result_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    grader = start_grader(HANGS, tmp_path)
     try:
         assert grader.stdout is not None
         grader.stdout.readline()
@@ -166,16 +190,84 @@ def test_killed_grader_leaves_no_process_and_no_lock(tmp_path: Path) -> None:
         assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
     finally:
         grader.kill()
-        grader.wait()
+        grader.communicate()
     with lane("exclusive", patience_s=60):
         pass
+    assert [path.name for path in (tmp_path / "work").rglob("*")] == ["final.ipynb"]
+    following = start_grader(HONEST, tmp_path)
+    said, complaints = following.communicate(timeout=120)
+    assert following.returncode == 0, complaints
+    assert b"45 of 45 points" in said
+    (folder,) = (tmp_path / "work" / "results").iterdir()
+    assert json.loads((folder / "report.json").read_text())["points"] == 45
+    assert (tmp_path / "work" / "progress.json").is_file()
+
+
+def test_what_a_grader_killed_while_writing_has_left_is_swept_away(honest: assess.Assessment, tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / f".unfinished-{ended.pid}").mkdir()
+    (tmp_path / f".unfinished-{ended.pid}" / "report.html").write_text("half")
+    (tmp_path / f".unfinished-{os.getppid()}").mkdir()  # another grader that is still at work
+    final_report.write_results(honest, tmp_path, datetime(2026, 1, 1))
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f".unfinished-{os.getppid()}", "other-2026-01-01-000000",
+    }  # fmt: skip
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing(
+    honest: assess.Assessment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> int:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="no space"):
+        final_report.write_results(honest, tmp_path, datetime(2026, 1, 1))
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(autouse=True)
-def _built(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = replace(catalog.final(), is_built=True)
-    monkeypatch.setattr(catalog, "final", lambda: built)
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("losses = [3.0, 2.0, 1.0]", (3.0, 2.0, 1.0)),
+        ("losses = [1.0] * 30 + [0.0] * 90", (1.0,) * 15 + (0.0,) * 45),
+        ("losses = [float('nan')]", ()),
+        ("losses = [[1.0], [1.0, 2.0]]", ()),
+        ("losses = 'none'", ()),
+        ("class Losses(list):\n    def __iter__(self):\n        while True: yield 1.0\nlosses = Losses()", ()),
+        ("", ()),
+    ],
+)
+def test_losses_are_shown_when_they_are_told_and_never_matter(
+    told: str, expected: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accelerando.grading.trainer._ASIDE_S", 1.0)
+    task = tasks(1)[0]
+    trainer = SandboxTrainer({"submission": submission(f"{HONEST}\n{told}\n", SETUP).training}, limits=LIMITS)
+    trained = trainer("submission", task, np.arange(len(task.train)), 20.0)
+    assert trained.losses == expected
+
+
+def test_report_draws_losses_and_says_when_the_submission_tells_none(honest: assess.Assessment) -> None:
+    when = datetime(2026, 1, 1)
+    assert "The submission told none" in final_report.report_page(honest, when)
+    assert honest.session is not None
+    runs = tuple(replace(run, losses=(2.0, 1.0, 0.5)) for run in honest.session.runs)
+    page = final_report.report_page(replace(honest, session=replace(honest.session, runs=runs)), when)
+    assert page.count("data:image/png;base64,") == 3
+    assert "Training loss over each run" in page
+    assert "told none" not in page
+
+
+def test_no_setting_of_the_user_reaches_one_side_and_not_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "KMP_AFFINITY", "LD_PRELOAD", "PYTHONPATH"):
+        monkeypatch.setenv(name, "" if name == "LD_PRELOAD" else "1")
+    code = f"{HONEST}\nimport os\nlosses = [float(n in os.environ) for n in ('OMP_WAIT_POLICY', 'OMP_NUM_THREADS', "
+    code += "'KMP_AFFINITY', 'LD_PRELOAD', 'PYTHONPATH')]\n"
+    task = tasks(1)[0]
+    trainer = SandboxTrainer({"submission": submission(code, SETUP).training}, limits=LIMITS)
+    assert trainer("submission", task, np.arange(len(task.train)), 20.0).losses == (0.0,) * 5
 
 
 def run_command(*arguments: str) -> tuple[int, str]:
@@ -212,7 +304,7 @@ def test_not_isolated_is_the_first_line(monkeypatch: pytest.MonkeyPatch, tmp_pat
     lines = [line for line in said.splitlines() if line.strip()]
     assert lines[0] == "not isolated: no bubblewrap"
     assert code == 1
-    assert len(list((tmp_path / "results").glob("final-*"))) == 2
+    assert len(list((tmp_path / "results").glob("*/report.*"))) == 2
     assert not list((tmp_path / "results").glob(".*"))
 
 

@@ -116,7 +116,7 @@ def learns_best_near(monkeypatch: pytest.MonkeyPatch) -> None:
         steps = final_ranks.steps_of(6000, world_size)
         far = abs(np.log2(recipe["learning_rate"] / best)) + 4 * (recipe["warmup_steps"] > steps / 2)
         labels = known_labels()
-        wrong = np.random.default_rng(seed).random(len(labels)) < 0.17 + 0.02 * far
+        wrong = np.random.default_rng(seed).random(len(labels)) < 0.17 + 0.03 * far
         return np.where(wrong, (labels + 1) % 10, labels)
 
     monkeypatch.setattr(final_ranks, "predictions", predictions)
@@ -138,6 +138,25 @@ def test_recipe_is_judged_by_the_accuracy_that_it_keeps() -> None:
         outcome = judged("final.global_recipe", wrong.code)
         assert isinstance(outcome, Result)
         assert outcome.status == "failed", wrong.mistake
+
+
+@pytest.mark.parametrize(("lost", "status", "seeds"), [(0.0, "passed", 2), (0.08, "failed", 2), (0.03, "undecided", 4)])
+def test_recipe_too_close_to_call_is_undecided_after_more_seeds(
+    monkeypatch: pytest.MonkeyPatch, lost: float, status: str, seeds: int
+) -> None:
+    trained: list[int] = []
+
+    def predictions(data, recipe, world_size: int, seed: int) -> np.ndarray:
+        trained.append(world_size)
+        labels = known_labels()
+        hardness = np.random.default_rng(5).random(len(labels))
+        return np.where(hardness < 0.17 + lost * (world_size > 1), (labels + 1) % 10, labels)
+
+    monkeypatch.setattr(final_ranks, "predictions", predictions)
+    outcome = judged("final.global_recipe", cells()["final-global_recipe"])
+    assert isinstance(outcome, Result)
+    assert outcome.status == status
+    assert trained == [1, final_ranks.WORLD_SIZE] * seeds
 
 
 def test_training_that_does_not_end_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

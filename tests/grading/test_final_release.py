@@ -11,6 +11,8 @@ from accelerando import catalog
 from accelerando.grading import release, starters
 from accelerando.grading.cells import marks_of
 from accelerando.grading.manifest import load_manifest
+from accelerando.grading.notebooks import read_notebook, write_notebook
+from accelerando.grading.quiz_answers import with_right_answers
 
 ROOT = Path(__file__).parents[2]
 SIZE_CAP_BYTES = 12_000
@@ -62,3 +64,23 @@ def test_version_fits_under_the_size_cap_and_learns(version) -> None:
     scores = names["predict"](images[512:])
     assert (scores.shape, scores.dtype) == ((88, 3), np.float32)
     assert (scores.argmax(1) == labels[512:]).mean() > 0.8
+
+
+def test_quiz_answers_of_the_reference_follow_the_lessons_that_are_built() -> None:
+    source, _ = read_notebook(ROOT / "solutions/final/final.ipynb")
+    assert with_right_answers(source) == source, "run ./course build"
+    stale = json.loads(json.dumps(source).replace('\\"scaling.price\\": \\"a\\"', '\\"gone.question\\": \\"d\\"'))
+    assert stale != source
+    assert with_right_answers(stale) == source
+
+
+def test_rewriting_the_source_changes_nothing_but_the_answers(tmp_path: Path) -> None:
+    """Otherwise `build` would show a whole notebook as changed."""
+    source, _ = read_notebook(ROOT / "solutions/final/final.ipynb")
+    write_notebook(tmp_path / "final.ipynb", source)
+    assert (tmp_path / "final.ipynb").read_bytes() == (ROOT / "solutions/final/final.ipynb").read_bytes()
+
+
+def test_published_final_is_what_the_source_makes(released: Path) -> None:
+    for name in ("final.ipynb", "manifest.json"):
+        assert (ROOT / "assessment/final" / name).read_bytes() == (released / "final" / name).read_bytes(), name

@@ -73,3 +73,24 @@ def test_noise_is_taken_about_each_groups_own_mean() -> None:
     assert tiers.noise_sd([[0.0, 0.0], [5.0, 5.0]]) == 0.0
     assert tiers.noise_sd([[0.0, 2.0], [5.0, 7.0]]) == pytest.approx(math.sqrt(2))
     assert math.isnan(tiers.noise_sd([[1.0], []]))
+
+
+def test_loss_of_the_whole_margin_is_called_kept_in_few_sessions_although_looked_at_often() -> None:
+    rng, kept, sessions, last = np.random.default_rng(2), 0, 150, 6
+    for _ in range(sessions):
+        starter, own = (list(rng.random((last, 3000)) < accuracy) for accuracy in (0.85, 0.83))
+        for pairs in range(2, last + 1):
+            found = tiers.judge_accuracy({"real": (starter[:pairs], own[:pairs])}, 0.02, is_last=pairs == last)["real"]
+            if found.verdict != "undecided":
+                kept += found.verdict == "kept"
+                break
+    assert kept <= 10  # 2.5 % of 150, and three deviations
+
+
+def test_accuracy_gets_a_wider_interval_while_more_looks_may_come() -> None:
+    rng = np.random.default_rng(3)
+    both = {"real": tuple(list(rng.random((2, 3000)) < 0.85) for _ in range(2))}
+    early, late = (tiers.judge_accuracy(both, 0.01, is_last=is_last)["real"].interval for is_last in (False, True))
+    assert early[0] < late[0]
+    assert late[1] < early[1]
+    assert tiers.judge_accuracy({"real": (both["real"][0][:1], both["real"][1])}, 0.01) == {}

@@ -19,7 +19,7 @@ from accelerando.grading.sides import FinalSubmission, compressed_bytes, trainin
 from accelerando.grading.trainer import SandboxTrainer, Trained
 
 TIMED = replace(catalog.final(), questions=tuple(q for q in catalog.final().questions if q.is_timed))
-LIMITS = Limits(memory_bytes=400 * 2**20, processes=40, threads=200, file_bytes=2**26, reply_bytes=2**22)
+LIMITS = Limits(memory_bytes=2**30, processes=40, threads=200, file_bytes=2**26, reply_bytes=2**22)
 STARTER_S = 2.0
 SETUP = "import numpy as np\n"
 HONEST = """

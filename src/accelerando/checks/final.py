@@ -1,11 +1,9 @@
 """The untimed part of the final's checks. Speed and accuracy are measured by ``./course assess``, not here."""
 
-import math
 from typing import Any
 
 import numpy as np
 
-from accelerando import catalog
 from accelerando.checks.final_answers import (
     WRONG_AVERAGES,
     WRONG_CLAIMS,
@@ -14,7 +12,7 @@ from accelerando.checks.final_answers import (
     WRONG_SHARDS,
     WRONG_TRAININGS,
 )
-from accelerando.submission import LearnerCall, NotMeasurableHere, SpeedTask, Submission, Wrong, grades
+from accelerando.submission import LearnerCall, SpeedTask, Submission, Wrong, grades
 
 TOGETHER = "all together"
 FEWEST_CLAIMS = 4
@@ -173,48 +171,9 @@ def _judge_gradients(expected: dict[str, Any], found: dict[str, Any], where: str
 @grades("final.global_recipe", wrong=WRONG_RECIPES)
 def global_recipe(sub: Submission, rng: np.random.Generator) -> None:
     """One rank: unchanged. Four ranks: trained for real, and as accurate as one rank with the base recipe."""
-    from accelerando import datasets, ranks, stats
-    from accelerando.checks import final_ranks as course
+    from accelerando.checks import final_recipe
 
-    known = datasets.fashion_mnist(embedded_only=True, train_images=6000)
-    base = {"learning_rate": course.LEARNING_RATE, "batch_size": course.BATCH, "steps": course.steps_of(6000, 1)}
-    alone = _recipe(sub.global_recipe(base, 1))
-    if not math.isclose(alone["learning_rate"], base["learning_rate"], rel_tol=1e-6):
-        raise Wrong(
-            f"For one rank the rate became {alone['learning_rate']:.4g}, not {base['learning_rate']:.4g} as before. "
-            "Does your rule hold for a single rank?"
-        )
-    steps = course.steps_of(6000, course.WORLD_SIZE)
-    recipe = _recipe(sub.global_recipe({**base, "steps": steps}, course.WORLD_SIZE))
-    if recipe["warmup_steps"] > steps / 2:
-        raise Wrong(f"{recipe['warmup_steps']:g} of {steps} steps are warm-up. When does it train at its full rate?")
-    data = {"images": known.train.images, "labels": known.train.labels, "held_out": known.test.images}
-    seeds = [int(number) for number in rng.integers(2**31, size=2)]
-    first = {"learning_rate": base["learning_rate"], "warmup_steps": 0}
-    try:
-        one = [course.predictions(data, first, 1, seed) == known.test.labels for seed in seeds]
-        many = [course.predictions(data, recipe, course.WORLD_SIZE, seed) == known.test.labels for seed in seeds]
-    except ranks.RanksFailed as failure:
-        raise NotMeasurableHere(
-            f"the training on {course.WORLD_SIZE} ranks did not end here: {failure.result.reason}"
-        ) from None
-    margin = catalog.question("final.global_recipe").margin or 0.0
-    verdict = stats.paired_non_inferiority(np.stack(one), np.stack(many), margin)
-    if verdict.difference < -margin:
-        raise Wrong(
-            f"On {course.WORLD_SIZE} ranks the accuracy changed by {100 * verdict.difference:+.1f} points in as many "
-            f"epochs. There are {course.WORLD_SIZE} times fewer steps: what must each of them do?"
-        )
-
-
-def _recipe(value: Any) -> dict[str, float]:
-    if not isinstance(value, dict) or set(value) != {"learning_rate", "warmup_steps"}:
-        raise Wrong('`global_recipe` should return {"learning_rate": ..., "warmup_steps": ...}.')
-    for name, low in (("learning_rate", 1e-6), ("warmup_steps", 0)):
-        number = value[name]
-        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= 1e6:
-            raise Wrong(f'"{name}" is {number!r}. It should be a number of at least {low:g}.')
-    return {name: float(number) for name, number in value.items()}
+    final_recipe.judge(sub, rng)
 
 
 @grades("final.claims", wrong=WRONG_CLAIMS)

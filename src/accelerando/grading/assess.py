@@ -67,7 +67,14 @@ class Assessment:
             return found
         session = self.session
         runs = [
-            {"round": run.round, "task": run.task, "side": run.side, "seconds": run.seconds, "accuracy": run.accuracy}
+            {
+                "round": run.round,
+                "task": run.task,
+                "side": run.side,
+                "seconds": run.seconds,
+                "accuracy": run.accuracy,
+                "losses": [round(loss, 4) for loss in run.losses],
+            }
             for run in session.runs
         ]
         found["session"] = score.plain(

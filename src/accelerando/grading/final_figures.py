@@ -1,9 +1,9 @@
-"""The two pictures of a final's report: how much faster, against the tiers; and what became of the accuracy."""
+"""The pictures of a final's report: how much faster, against the tiers; what became of the accuracy; the losses."""
 
 from collections.abc import Sequence
 
 from .. import figures
-from .session import SessionResult
+from .session import SIDES, SessionResult
 from .tiers import TOLERANCE
 
 
@@ -70,4 +70,23 @@ def accuracies(session: SessionResult, margin: float) -> figures.Picture:
             xlabel="points of accuracy gained (dashed: the largest loss that counts as kept)",
             ylim=(-0.6, len(session.accuracy) - 0.4),
         )
+    return sheet.picture
+
+
+def losses(session: SessionResult) -> figures.Picture:
+    """The loss over each run, as each side's own code tells it; tasks beside each other, sides in colours."""
+    colours = dict(zip(SIDES, (figures.GREY, figures.GREEN, figures.ORANGE), strict=True))
+    told = [run for run in session.runs if run.losses]
+    last = ", ".join(f"{run.side} on {run.task} {run.losses[-1]:.2f}" for run in told)
+    tasks = list(session.intervals)
+    with figures.draw(f"Training loss over each run. At the end: {last}", panels=len(tasks), height=2.8) as sheet:
+        for axes, task in zip(sheet.axes, tasks, strict=True):
+            named: set[str] = set()
+            for run in (run for run in told if run.task == task):
+                share = [100 * (place + 0.5) / len(run.losses) for place in range(len(run.losses))]
+                label = run.side if run.side not in named else None
+                axes.plot(share, run.losses, color=colours[run.side], linewidth=1.2, alpha=0.8, label=label)
+                named.add(run.side)
+            axes.set(title=f"task {task}", xlabel="% of the run", ylabel="loss")
+            axes.legend()
     return sheet.picture

@@ -4,10 +4,14 @@ import base64
 import hashlib
 import json
 import math
+import os
 import platform
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from .. import catalog, figures, work
 from ..cards import SIGNS
@@ -15,37 +19,52 @@ from . import final_figures, verdict
 from .assess import Assessment
 
 _TEMPLATE = "final.html"
+_UNFINISHED = ".unfinished-"  # and the number of the process that writes it
 
 
 def write_results(assessment: Assessment, folder: Path, when: datetime) -> list[Path]:
-    """Write what came of a submission.
+    """Write what came of a submission: all files at once, in a folder of their own, or none.
 
     Args:
         assessment: What came of it.
-        folder: Gets ``final-DATE.json``, ``.html``, and ``-certificate.html`` when it was passed.
-        when: Now, for the names.
+        folder: Gets ``final-DATE/``, for a file that is not the learner's own ``other-DATE/``, with ``report.html``,
+            ``report.json``, and ``certificate.html`` when it was passed.
+        when: Now, for the name.
 
     Returns:
         The files, the report first.
 
     Raises:
-        OSError: If the folder cannot be written.
+        OSError: If the folder cannot be written; nothing is left there then.
     """
-    stem = f"final-{when:%Y-%m-%d-%H%M%S}"
     texts = {
-        f"{stem}.html": report_page(assessment, when),
-        f"{stem}.json": json.dumps(assessment.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        "report.html": report_page(assessment, when),
+        "report.json": json.dumps(assessment.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
     }
     if assessment.has_passed:
-        texts[f"{stem}-certificate.html"] = report_page(assessment, when, is_certificate=True)
-    for name, text in texts.items():
-        work.replace_with_bytes(folder / name, text.encode("utf-8", "replace"))
-    return [folder / name for name in texts]
+        texts["certificate.html"] = report_page(assessment, when, is_certificate=True)
+    kind = "final" if work.is_learners(Path(assessment.report.notebook)) else "other"
+    folder.mkdir(parents=True, exist_ok=True)
+    _sweep(folder)
+    unfinished = folder / f"{_UNFINISHED}{os.getpid()}"
+    try:
+        unfinished.mkdir()
+        for name, text in texts.items():
+            (unfinished / name).write_bytes(text.encode("utf-8", "replace"))
+        finished = work.free_name(folder / f"{kind}-{when:%Y-%m-%d-%H%M%S}")
+        unfinished.rename(finished)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return [finished / name for name in texts]
 
 
-def results_folder() -> Path:
-    """Where the learner finds them."""
-    return work.work_folder() / "results"
+def _sweep(folder: Path) -> None:
+    """Remove what a grader that was killed while writing has left."""
+    for left in folder.glob(f"{_UNFINISHED}*"):
+        number = left.name.removeprefix(_UNFINISHED)
+        if not number.isdecimal() or not psutil.pid_exists(int(number)) or int(number) == os.getpid():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def report_page(assessment: Assessment, when: datetime, *, is_certificate: bool = False) -> str:
@@ -76,6 +95,7 @@ def report_page(assessment: Assessment, when: datetime, *, is_certificate: bool 
         runs=session.runs if session else (),
         train_images=session.train_images if session else 0,
         noise=tell_noise(assessment),
+        has_own_losses=any(run.losses for run in (session.runs if session else ()) if run.side == "submission"),
     )
 
 
@@ -106,7 +126,11 @@ def _pictures(assessment: Assessment) -> list[figures.Picture]:
     thresholds = [question.threshold or 1.0 for question in timed]
     margin = timed[0].margin or 0.01
     found = [final_figures.ratios(session, thresholds)]
-    return [*found, final_figures.accuracies(session, margin)] if session.accuracy else found
+    if session.accuracy:
+        found.append(final_figures.accuracies(session, margin))
+    if any(run.losses for run in session.runs):
+        found.append(final_figures.losses(session))
+    return found
 
 
 def _picture(picture: figures.Picture) -> dict[str, str]:

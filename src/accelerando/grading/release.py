@@ -20,6 +20,7 @@ from .cells import Notebook, checked_question, marks_of, solution_grade_id, sour
 from .manifest import MANIFEST_NAME, SCHEMA, LockedCell, Manifest, ReleasedQuestion
 from .marks import kind_of
 from .notebooks import Unreadable, as_text, read_notebook, write_notebook
+from .quiz_answers import with_right_answers
 from .sources import find_leaks, find_problems, prepare, strings_of
 from .starters import with_starters
 
@@ -57,7 +58,19 @@ def build(check: bool = False, *, root: Path | None = None, lessons: Sequence[Le
         for place, changes in found.items():
             if not check:
                 _publish(Path(scratch) / place, root / place, changes)
-    return [f"{place}/{name}: {what}" for place, changes in found.items() for name, what in changes.items()]
+    told = _refresh_quiz(root / "solutions" / "final" / "final.ipynb", check) if "assessment" in places else []
+    return told + [f"{place}/{name}: {what}" for place, changes in found.items() for name, what in changes.items()]
+
+
+def _refresh_quiz(path: Path, check: bool) -> list[str]:
+    """Bring the reference's quiz answers up to date: all that is not written by hand in ``solutions/``."""
+    source, _ = read_notebook(path)
+    fresh = with_right_answers(source)
+    if fresh == source:
+        return []
+    if not check:
+        write_notebook(path, fresh)
+    return ["solutions/final/final.ipynb: its quiz answers are those of other lessons than the built ones"]
 
 
 def generate(lessons: Sequence[Lesson], root: Path, output: Path, db_url: str | None = None) -> None:

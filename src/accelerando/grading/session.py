@@ -42,6 +42,7 @@ class Run:
     side: str
     seconds: float
     accuracy: float
+    losses: tuple[float, ...] = ()  # as the side itself tells them
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,8 @@ class _Session:
     def _keep(self, task: Task, side: str, trained: Trained) -> None:
         correct = trained.scores.argmax(1) == task.held_out.labels
         self.correct.setdefault((task.name, side), []).append(correct)
-        self.runs.append(Run(self.rounds, task.name, side, trained.seconds, float(correct.mean())))
+        run = Run(self.rounds, task.name, side, trained.seconds, float(correct.mean()), trained.losses)
+        self.runs.append(run)
 
     def _left_s(self) -> float:
         spent_s = self.clock() - self.started_s
@@ -214,7 +216,7 @@ class _Session:
         return SessionResult(
             runs=tuple(self.runs),
             intervals=tiers.ratio_intervals(own, floor_sd=floor_sd, is_last=is_last),
-            accuracy=tiers.judge_accuracy(pairs, self.margin),
+            accuracy=tiers.judge_accuracy(pairs, self.margin, is_last=is_last),
             reference_ratio={name: math.exp(float(np.mean(v))) for name, v in reference.items() if v},
             noise_sd=floor_sd,
             failure=str(self.failure or ""),

@@ -19,6 +19,7 @@ from ..looks import look_levels
 TOLERANCE = 1.1  # an announced 3.5 is judged at 3.5 / 1.1
 FEWEST_PAIRS, MOST_PAIRS = 2, 8  # on each task
 ERROR_RATE = stats.ERROR_RATE
+ACCURACY_ERROR_RATE = 0.025  # how often a loss of the whole margin may be called kept, over all looks
 _PRIOR_SD, _PRIOR_DF = 0.1, 4  # as in `stats`: a few pairs may agree by chance
 
 Speed = Literal["reached", "missed", "undecided"]
@@ -77,17 +78,21 @@ def ratio_intervals(
         if pairs < FEWEST_PAIRS:
             found[task] = RatioInterval(center, 0.0, math.inf, pairs)
             continue
-        looks = tuple(range(FEWEST_PAIRS, pairs + 1))
-        if is_last or pairs >= MOST_PAIRS:
-            level = look_levels(looks, pairs, error_rate)[-1]
-        else:
-            level = look_levels((*looks, MOST_PAIRS), MOST_PAIRS, error_rate)[len(looks) - 1]
+        level = _level(pairs, is_last, error_rate)
         seen_sd = max(own_sd, 0.0 if math.isnan(floor_sd) else floor_sd)
         steadied_sd = math.sqrt((_PRIOR_DF * _PRIOR_SD**2 + degrees * seen_sd**2) / (_PRIOR_DF + degrees))
         half = max(_exceeded(degrees, level) * seen_sd, _exceeded(_PRIOR_DF + degrees, level) * steadied_sd)
         half = half / math.sqrt(pairs) + math.log1p(stats.SYSTEMATIC)
         found[task] = RatioInterval(center, center * math.exp(-half), center * math.exp(min(half, 50.0)), pairs)
     return found
+
+
+def _level(pairs: int, is_last: bool, error_rate: float) -> float:
+    """What one end of an interval may err by at this look, so that all looks together err at ``error_rate``."""
+    looks = tuple(range(FEWEST_PAIRS, pairs + 1))
+    if is_last or pairs >= MOST_PAIRS:
+        return look_levels(looks, pairs, error_rate)[-1]
+    return look_levels((*looks, MOST_PAIRS), MOST_PAIRS, error_rate)[len(looks) - 1]
 
 
 def _exceeded(degrees: float, level: float) -> float:
@@ -101,16 +106,23 @@ def judge_tier(intervals: Mapping[str, RatioInterval], announced: float) -> Spee
 
 
 def judge_accuracy(
-    correct: Mapping[str, tuple[Sequence[NDArray[np.bool_]], Sequence[NDArray[np.bool_]]]], margin: float
+    correct: Mapping[str, tuple[Sequence[NDArray[np.bool_]], Sequence[NDArray[np.bool_]]]],
+    margin: float,
+    *,
+    is_last: bool = False,
 ) -> dict[str, stats.AccuracyVerdict]:
     """Say for each task whether the submission kept the starter's accuracy.
 
     Args:
         correct: For each task the starter's and the submission's runs, bool (held-out images,) each.
         margin: Largest loss that counts as kept, as a fraction.
+        is_last: No more rounds will come.
     """
-    return {
-        task: stats.paired_non_inferiority(np.stack(starter), np.stack(own), margin)
-        for task, (starter, own) in correct.items()
-        if len(starter) >= FEWEST_PAIRS and len(own) >= FEWEST_PAIRS  # a single run may be lucky
-    }
+    found = {}
+    for task, (starter, own) in correct.items():
+        pairs = min(len(starter), len(own))
+        if pairs >= FEWEST_PAIRS:  # a single run may be lucky
+            confidence = 1 - 2 * _level(pairs, is_last, ACCURACY_ERROR_RATE)
+            both = np.stack(starter), np.stack(own)
+            found[task] = stats.paired_non_inferiority(*both, margin, confidence=confidence)
+    return found

@@ -1,10 +1,10 @@
-"""The landing page: the ten lessons, what each breaks, what was passed, and the next step."""
+"""The landing page: the ten lessons, what each breaks, what was passed, the final, and the next step."""
 
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from .. import logbook, machine, work
+from .. import catalog, logbook, machine, work
 from ..catalog import Lesson
 from ..logbook import LabProgress
 
@@ -54,6 +54,8 @@ class Page:
     """Everything the template needs."""
 
     rows: tuple[Row, ...]
+    final: Row | None  # None while it is not built
+    certificate: str | None  # path in the learner's folder, once the final is passed
     step: Step | None  # None when everything that is built is done
     machine: str
     damaged: tuple[str, ...]  # progress files that were set aside
@@ -77,8 +79,12 @@ class Page:
 def gather(here: machine.Machine) -> Page:
     """Read what the page shows: catalog, learner's folder, their record, this machine."""
     rows = tuple(_row(lab, here) for lab in logbook.progress())
+    final = _row(logbook.final_progress(), here) if catalog.final().is_built else None
+    passed = work.certificate()
+    certificate = passed.relative_to(work.work_folder()).as_posix() if passed else None
     damaged = tuple(path.name for path in logbook.damaged_files())
-    return Page(rows, next_step(rows), describe(here), damaged)
+    step = next_step(rows) or (final_step(final) if final and not certificate else None)
+    return Page(rows, final, certificate, step, describe(here), damaged)
 
 
 def next_step(rows: tuple[Row, ...]) -> Step | None:
@@ -99,6 +105,12 @@ def next_step(rows: tuple[Row, ...]) -> Step | None:
     sentence = f"{lesson.minutes} minutes. A belief to test on this machine: “{lesson.belief}”"
     opens = row.notebook or row.lab
     return Step(row, lesson.title, sentence, opens, f"Open lesson {lesson.number}")
+
+
+def final_step(final: Row) -> Step:
+    """What to do when no lesson is left."""
+    sentence = "Make a training run faster, and no worse. `course assess` in a terminal grades it."
+    return Step(final, final.lesson.title, sentence, final.lab, "Open the final")
 
 
 def describe(here: machine.Machine) -> str:
@@ -123,7 +135,8 @@ def render(page: Page, base_url: str) -> str:
 
 def _row(lab: LabProgress, here: machine.Machine) -> Row:
     lesson = lab.lesson
-    notebook, sheet = f"notebooks/{lesson.folder}.ipynb", f"labs/{lesson.folder}/{lesson.folder}.ipynb"
+    notebook = f"notebooks/{lesson.folder}.ipynb"
+    sheet = f"{'labs' if lesson.number else 'assessment'}/{lesson.folder}/{lesson.folder}.ipynb"
     folder = work.work_folder()
     return Row(
         standing=lab,

@@ -155,3 +155,56 @@ def test_the_page_asks_nothing_of_the_network(here: machine.Machine) -> None:
     text = page.render(page.gather(here), "/")
     outside = [found for found in re.findall(r"https?://[^\s'\"<>]+", text) if "www.w3.org" not in found]
     assert outside == []
+
+
+def put_final(folder: Path) -> None:
+    (folder / "assessment/final").mkdir(parents=True)
+    (folder / "assessment/final/final.ipynb").write_text("{}")
+
+
+def put_certificate(folder: Path) -> str:
+    name = "results/final-2026-01-02-030405/certificate.html"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text("<p>passed</p>")
+    return name
+
+
+def final_of(text: str) -> str:
+    found = re.search(r'<li id="final".*?</li>', text, re.DOTALL)
+    assert found is not None
+    return html.unescape(found[0])
+
+
+def test_the_final_stands_below_the_lessons_with_its_notebook_and_its_points(
+    here: machine.Machine, folder: Path
+) -> None:
+    final = catalog.final()
+    assert "course lab" in final_of(page.render(page.gather(here), "/"))
+    put_final(folder)
+    practise(final.questions[3])
+    grade(final.questions[3], final.questions[4])
+    row = final_of(page.render(page.gather(here), "/user/ada/"))
+    assert 'href="/user/ada/lab/tree/assessment/final/final.ipynb"' in row
+    assert f"<b>{final.questions[3].points}</b> practised" in row
+    assert f"<b>{final.questions[3].points + final.questions[4].points}</b> graded of {final.points}" in row
+    assert "passed" not in row
+
+
+def test_a_certificate_is_shown_and_leads_to_its_page(here: machine.Machine, folder: Path) -> None:
+    name = put_certificate(folder)
+    row = final_of(page.render(page.gather(here), "/user/ada/"))
+    assert f'href="/user/ada/files/{name}"' in row
+    assert "✓ passed" in row
+
+
+def test_the_final_is_the_next_step_once_no_lesson_is_left_and_until_it_is_passed(
+    here: machine.Machine, folder: Path
+) -> None:
+    put_final(folder)
+    assert step(here).row.lesson is not catalog.final()
+    for lesson in catalog.lessons():
+        grade(*lesson.questions)
+    assert step(here).path == "assessment/final/final.ipynb"
+    assert 'id="final" class="is-next"' in page.render(page.gather(here), "/")
+    put_certificate(folder)
+    assert page.gather(here).step is None

@@ -1,0 +1,45 @@
+"""The starter's network as channels_last, batches of 64, transforms on whole batches. Lands: tier 1."""
+
+import torch
+from torch import nn
+
+run = {}
+
+
+def network(classes):
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * 7 * 7, 512), nn.ReLU(), nn.Linear(512, classes),
+    )  # fmt: skip
+
+
+def as_input(images):
+    pixels = torch.as_tensor(images).unsqueeze(1).float().div(255).sub(0.286).div(0.353)
+    return pixels.contiguous(memory_format=torch.channels_last)
+
+
+def prepare(shape, classes):
+    run["classes"] = classes
+
+
+def train(images, labels, budget_s):
+    torch.manual_seed(0)
+    pixels, targets = as_input(images), torch.as_tensor(labels)
+    model = run["model"] = network(run["classes"]).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    for _ in range(2):
+        for chosen in torch.randperm(len(targets)).split(64):
+            batch = nn.functional.pad(pixels[chosen], (2, 2, 2, 2), value=-0.81)
+            down, right = torch.randint(5, (2,)).tolist()
+            batch = batch[:, :, down : down + 28, right : right + 28]
+            batch = batch.flip(3) if torch.rand(()) < 0.5 else batch
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(batch), targets[chosen]).backward()
+            optimizer.step()
+
+
+def predict(images):
+    model = run["model"].eval()
+    with torch.no_grad():
+        return torch.cat([model(batch) for batch in as_input(images).split(64)]).numpy()
