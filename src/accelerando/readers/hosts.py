@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from typing import Any
@@ -37,7 +38,7 @@ def parse(text: str) -> dict[str, Any]:
     Raises:
         Unreadable: If there is no host list, a bracket stays open, or more than 100,000 hosts are meant.
     """
-    pasted = clean(text)
+    pasted = clean(re.sub(r"[ \t]*\\[ \t]*\n\s*", " ", _without_json(text)))
     variables = slurm.read_variables(pasted)
     if re.search(r"\bJobId=\d+|\bNodeList=\S", pasted.text):
         answer = slurm.from_scontrol(pasted)
@@ -48,7 +49,9 @@ def parse(text: str) -> dict[str, Any]:
     elif variables:
         first = next(iter(variables.values()))
         raise Unreadable(
-            f"{', '.join(sorted(variables)[:3])}… name no hosts: SLURM_JOB_NODELIST is missing", first.number
+            f"{', '.join(sorted(variables)[:3])}… name no hosts: the list itself (SLURM_JOB_NODELIST, LSB_HOSTS or the "
+            "file that PBS_NODEFILE names) is missing",
+            first.number,
         )
     elif re.search(r"\bNodeName=", pasted.text):
         answer = slurm.from_node_names(pasted)
@@ -63,6 +66,17 @@ def parse(text: str) -> dict[str, Any]:
         "rule": answer.rule,
         "warnings": [*pasted.warnings, *answer.warnings],
     }
+
+
+def _without_json(text: str) -> str:
+    """Write an environment that was printed as one JSON object as lines."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return "".join(f"{name}={value}\n" for name, value in found.items() if not isinstance(value, dict | list))
 
 
 def _from_lsf(variables: dict[str, Line]) -> HostList:
@@ -201,7 +215,8 @@ def _without_prose(entries: dict[int, tuple[str, int | None]], lines: list[Line]
 
 def _slots_of(match: re.Match[str], line: Line, warnings: list[str]) -> int | None:
     attributes = {key.lower().replace("-", "_"): value for key, value in _ATTRIBUTE.findall(match.group(3))}
-    text = attributes.get("slots") or attributes.get("cpus") or attributes.get("count") or match.group(2)
+    said = (attributes[name] for name in ("slots", "np", "ppn", "cpus", "count") if name in attributes)
+    text = next(said, match.group(2))
     if text is None:
         return None
     if not re.fullmatch(r"\d{1,9}", text) or int(text) > MAX_SLOTS:

@@ -201,7 +201,7 @@ def _find(lines: list[Line]) -> _Findings:
         message = f"{warn.group(1)} {_rest_of_wrapped(lines, place)}" if warn else text
         if is_info and not _is_remarkable(text):
             continue
-        noise = _first(HARMLESS, message if warn else text)
+        noise = _first(HARMLESS, f"{message} {text}" if warn else text)
         if noise is not None and (warn or is_info or "[W" in text or "Warning" in text):
             if noise:
                 found.harmless.setdefault(noise, []).append(line.number)

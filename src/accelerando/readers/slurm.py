@@ -100,7 +100,19 @@ def _whole(variables: dict[str, Line], *names: str) -> int | None:
     return None
 
 
+def _het_groups(variables: dict[str, Line]) -> list[dict[str, Line]]:
+    """Split the variables of a heterogeneous job (``…_HET_GROUP_0``, once ``…_PACK_GROUP_0``) by component."""
+    groups: dict[int, dict[str, Line]] = {}
+    for name, line in variables.items():
+        match = re.fullmatch(r"(\w+?)_(?:HET|PACK)_GROUP_(\d{1,4})", name)
+        if match:
+            groups.setdefault(int(match.group(2)), {})[match.group(1)] = line
+    return [groups[number] for number in sorted(groups) if any("NODELIST" in name for name in groups[number])]
+
+
 def from_environment(variables: dict[str, Line], lines: tuple[Line, ...] = ()) -> HostList:
+    if groups := _het_groups(variables):
+        return _joined([from_environment(group) for group in groups], variables)
     name = next((n for n in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST") if n in variables), None)
     if name is None:
         raise Unreadable("no SLURM_JOB_NODELIST in this environment", next(iter(variables.values())).number)
@@ -122,6 +134,24 @@ def from_environment(variables: dict[str, Line], lines: tuple[Line, ...] = ()) -
     elif total is not None and total != world:
         warnings.append(f"SLURM_NTASKS is {world}, the tasks of all nodes add up to {total}")
     return HostList(hosts, dict(slots) if slots else None, world, f"hosts from {name}; {rule}", warnings)
+
+
+def _joined(parts: list[HostList], variables: dict[str, Line]) -> HostList:
+    """Put the components of a heterogeneous job together."""
+    hosts = list(dict.fromkeys(host for part in parts for host in part.hosts))
+    slots: dict[str, int | None] | None = None
+    if all(part.slots is not None for part in parts):
+        slots = dict.fromkeys(hosts, 0)
+        for part in parts:
+            for host, count in (part.slots or {}).items():
+                slots[host] = (slots[host] or 0) + (count or 0)
+    sizes = [part.world_size for part in parts]
+    world = sum(size for size in sizes if size is not None) if None not in sizes else None
+    warnings = list(dict.fromkeys(warning for part in parts for warning in part.warnings))
+    said = _whole(variables, "SLURM_HET_SIZE", "SLURM_PACK_SIZE")
+    if said is not None and said != len(parts):
+        warnings.append(f"the job has {said} components, but {len(parts)} are named")
+    return HostList(hosts, slots, world, f"heterogeneous job of {len(parts)} components; {parts[0].rule}", warnings)
 
 
 def _slurm_slots(

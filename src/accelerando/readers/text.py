@@ -10,8 +10,9 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
+
+from accelerando.readers import prefixes
 
 MAX_BYTES = 64 * 2**20
 MAX_CPU_ID = 65_536
@@ -23,20 +24,6 @@ _ANSI = re.compile(
 _ANSI_WITHOUT_ESCAPE = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?![\w\]])|\[(?:0|1|4|22|24)m")
 _INVISIBLE = dict.fromkeys([0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF, 0x00AD])
 _SPACES = {0x00A0: " ", 0x2007: " ", 0x202F: " ", 0x3000: " "}
-
-# What launchers, loggers and mail put before a line. Each is removed as often as it stands there.
-_PREFIXES = re.compile(
-    r"^\s*(?:"
-    r"\[\d+,\d+\]<std(?:out|err|diag)>:?"  # Open MPI --tag-output
-    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s*[:|])?(?=\s)"
-    r"|\[(?:default|rank|trainer|node)[-_]?\d+[^\]\n]*\]:?"  # torchrun
-    r"|\((?:\w+ )?pid=\d+[^)\n]*\)"  # Ray
-    r"|[\w.-]+\s+\|\s"  # docker compose
-    r"|>(?=\s|[A-Z])"  # mail, markdown quotes
-    r")\s?"
-)
-_LINE_NUMBER = re.compile(r"^\s*(\d{1,7})(?:[:.|)]|(?=\s|$))[ \t]?")
-_RANK_LABEL = re.compile(r"^\s*\d{1,5}: ")
 
 
 class Unreadable(ValueError):
@@ -156,6 +143,9 @@ def clean(text: str, *, markup: bool = True) -> Pasted:
     plain = re.sub(r".\x08", "", plain)  # overstrike: how old pagers underline
     if plain != text:
         warnings.append("colour or underline codes removed")
+    if (written := prefixes.unescaped(plain)) != plain:
+        warnings.append("quoted or escaped text written out")
+        plain = written
     plain = plain.translate(_INVISIBLE).translate(_SPACES).replace("\x0c", "").replace("\x07", "")
     if markup:
         tagless = re.sub(r"</?(?:p|br|pre|code|span|div|details|summary|li|ul|td|tr)\b[^>\n]*>", "", plain, flags=re.I)
@@ -166,43 +156,10 @@ def clean(text: str, *, markup: bool = True) -> Pasted:
     fences = [place for place, line in enumerate(lines) if re.fullmatch(r"[\s>]*(```|~~~).*", line)]
     for place in fences:
         lines[place] = ""
-    filled = [line for line in lines if line.strip()]
-    if sum(line.lstrip().startswith(">") for line in filled) > 0.8 * len(filled):
-        lines = [re.sub(r"^\s*>\s?", "", line) for line in lines]
-        warnings.append("quote marks at the start of lines removed")
-    lines, were_numbered = _without_line_numbers(lines)
-    if were_numbered:
-        warnings.append("line numbers at the start of lines removed")
-    stripped = [_without_prefixes(line) for line in lines]
-    if stripped != lines:
-        warnings.append("prefixes of a launcher or logger removed")
-    lines = stripped
+    lines = prefixes.removed(lines, warnings)
     numbered_lines = tuple(Line(number, line) for number, line in enumerate(lines, start=1))
     inner = numbered_lines[fences[0] : fences[1]] if len(fences) == 2 else numbered_lines
     return Pasted(numbered_lines, inner, tuple(warnings), ends_with_newline or not lines[-1].strip())
-
-
-def _without_prefixes(line: str) -> str:
-    for _ in range(4):
-        shorter = _PREFIXES.sub("", line)
-        if shorter == line:
-            return line
-        line = shorter
-    return line
-
-
-def _without_line_numbers(lines: list[str]) -> tuple[list[str], bool]:
-    """Remove them only where nearly all lines start with numbers that count up by one, or all with a rank label."""
-    filled = [line for line in lines if line.strip()]
-    matches = [_LINE_NUMBER.match(line) for line in filled]
-    numbers = [int(match.group(1)) for match in matches if match]
-    if len(filled) >= 3 and len(numbers) >= 0.9 * len(filled):
-        steps = [after - before for before, after in pairwise(numbers)]
-        if sum(1 <= step <= 3 for step in steps) >= 0.9 * len(steps):
-            return [_LINE_NUMBER.sub("", line) for line in lines], True
-    if len(filled) >= 2 and all(_RANK_LABEL.match(line) for line in filled):
-        return [_RANK_LABEL.sub("", line) for line in lines], True
-    return lines, False
 
 
 _LOOKS_LIKE = (

@@ -184,7 +184,8 @@ def _gather_header(lines: tuple[Line, ...], start: int) -> tuple[str, int]:
 def _join_header(header: str, more: str, labels: set[str]) -> str:
     """Join a wrapped header; the rows' own labels tell where the break is inside a name."""
     left, right = header.split()[-1], more.split()[0]
-    is_inside = left not in labels and left + right in labels | {"CPU", "NUMA", "GPU", "Affinity", "ID"}
+    words = labels | {"CPU", "NUMA", "GPU", "Affinity", "ID"}
+    is_inside = right not in words and left + right in words
     return header + more.lstrip() if is_inside else f"{header} {more}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,6 +51,16 @@ def numbered(text: str) -> str:
     return "\n".join(f"{number:4d}  {line}" for number, line in enumerate(text.rstrip("\n").split("\n"), 1)) + "\n"
 
 
+def before_each(prefix: str) -> Callable[[str], str]:
+    """Put the same words before each line; ``{}`` counts."""
+
+    def damage(text: str) -> str:
+        lines = text.rstrip("\n").split("\n")
+        return "".join(prefix.format(number % 60) + f"{line}\n" for number, line in enumerate(lines))
+
+    return damage
+
+
 HARMLESS_DAMAGE: dict[str, Callable[[str], str]] = {
     "windows line ends": lambda text: text.replace("\n", "\r\n"),
     "old mac line ends": lambda text: text.replace("\n", "\r"),
@@ -60,6 +71,17 @@ HARMLESS_DAMAGE: dict[str, Callable[[str], str]] = {
     "indented": lambda text: "".join(f"    {line}\n" for line in text.rstrip("\n").split("\n")),
     "numbered lines": numbered,
     "tagged by mpirun": lambda text: "".join(f"[1,0]<stdout>:{line}\n" for line in text.rstrip("\n").split("\n")),
+    "quoted twice in a mail": before_each(">> "),
+    "quoted in a quote": before_each("> > "),
+    "stamped with the date": before_each("2026-05-06T10:11:{:02d}.123456Z "),
+    "stamped by Kubernetes": before_each("2026-05-06T10:11:{:02d}.123456789Z stdout F "),
+    "stamped with the clock": before_each("[10:11:{:02d}] "),
+    "logged by Python": before_each("2026-05-06 10:11:{:02d},123 - INFO - "),
+    "logged by the system": before_each("May  6 10:11:{:02d} node1 bash[123]: "),
+    "named by pdsh": before_each("gpu-node-17: "),
+    "in a box": lambda text: "".join(f"│ {line}   │\n" for line in text.rstrip("\n").split("\n")),
+    "listed by Ansible": lambda text: "".join(f"    {json.dumps(line)},\n" for line in text.rstrip("\n").split("\n")),
+    "in one line of JSON": lambda text: json.dumps(text) + "\n",
     "trailing spaces": lambda text: text.replace("\n", "   \n"),
     "unbreakable spaces": lambda text: text.replace("  ", "\xa0 "),
     "blank line after each": lambda text: text.replace("\n", "\n\n"),

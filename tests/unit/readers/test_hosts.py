@@ -158,6 +158,63 @@ def test_launchers_and_schedulers_each_have_their_own_way(
     assert answer["hosts"] == (list(slots) if slots else ["n1", "n2"])
 
 
+HET = """SLURM_HET_SIZE=2
+SLURM_JOB_NODELIST=m1
+SLURM_NTASKS=1
+SLURM_JOB_NODELIST_HET_GROUP_0=m1
+SLURM_TASKS_PER_NODE_HET_GROUP_0=1
+SLURM_JOB_NODELIST_HET_GROUP_1=n[1-2]
+SLURM_TASKS_PER_NODE_HET_GROUP_1=4,2
+"""
+
+
+def test_components_of_a_heterogeneous_job_are_put_together() -> None:
+    answer = hosts.parse(HET)
+    assert (answer["slots"], answer["world_size"]) == ({"m1": 1, "n1": 4, "n2": 2}, 7)
+    assert any("3 components" in warning for warning in hosts.parse(HET.replace("SIZE=2", "SIZE=3"))["warnings"])
+
+
+BJOBS = """JOBID  USER  STAT  QUEUE   FROM_HOST  EXEC_HOST  JOB_NAME
+77     me    RUN   normal  login1     2*n1       train
+                                      3*n2
+78     me    RUN   normal  login1     1*n9       other
+"""
+LONG = """Job <77>, Job Name <train>, User <me>, Status <RUN>
+Mon May  4 10:00:00: Started 5 Task(s) on Host(s) <2*n1> <3*n2>, Allocated 5 Slot(s)
+                     on Host(s) <2*n1> <3*n2>;
+"""
+MAP = " Data for node: n1\tNum slots: 4\tMax slots: 0\tNum procs: 2\n Data for node: n2\tNum slots: 4\tNum procs: 3\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BJOBS,
+        LONG,
+        "EXEC_HOST: 2*n1:3*n2\n",
+        MAP,
+        "n1 np=2\nn2 np=3 gpus=1\n",
+        "mpirun -np 5 \\\n   -H n1:2,n2:3 \\\n   python x.py\n",
+        '{"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2,3", "HOME": "/h"}\n',
+    ],
+)
+def test_what_schedulers_and_launchers_print_of_a_job_is_read(text: str) -> None:
+    answer = hosts.parse(text)
+    assert (answer["slots"], answer["world_size"]) == ({"n1": 2, "n2": 3}, 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "salloc: Granted job allocation 7\nsalloc: Nodes n[1-2] are ready for job\n",
+        "JobID   State   NodeList\n------- ------- --------\n7       RUNNING   n[1-2]\n7.batch RUNNING   n1\n",
+    ],
+)
+def test_hosts_without_tasks_are_read_too(text: str) -> None:
+    answer = hosts.parse(text)
+    assert (answer["hosts"], answer["slots"]) == (["n1", "n2"], None)
+
+
 def test_tasks_for_each_node_that_do_not_add_up_are_not_used() -> None:
     answer = hosts.parse("JobId=7 JobName=x\n NodeList=n[1-3]\n NumNodes=3 NumTasks=10\n NtasksPerN:B:S:C=4:0:*:*\n")
     assert (answer["slots"], answer["world_size"]) == (None, 10)

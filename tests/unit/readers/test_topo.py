@@ -138,6 +138,15 @@ def test_wrapped_matrix_is_joined_or_unknown_but_never_wrong(width: int) -> None
         assert node in (None, whole["numa"][gpu])
 
 
+@pytest.mark.parametrize("width", range(70, 140, 7))
+def test_wrapped_header_of_sixteen_gpus_is_joined_at_the_right_places(width: int) -> None:
+    text = matrix(dict.fromkeys(itertools.combinations(range(16), 2), "NV6"), 16).expandtabs(8)
+    wrapped = "\n".join(
+        line[start : start + width] for line in text.split("\n") for start in range(0, max(len(line), 1), width)
+    )
+    assert topo.parse(wrapped)["links"] == topo.parse(text)["links"]
+
+
 def test_rows_that_contradict_each_other_count_by_the_slower_link() -> None:
     text = matrix({(0, 1): "NV4"}, 2).replace("GPU1\tNV4", "GPU1\tSYS")
     answer = topo.parse(text)
