@@ -18,29 +18,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from accelerando import cluster, costs, ledger, machine
+from accelerando import cluster, costs, ledger, machine, ranks
 
 RESULT = Path(__file__).parent / "results" / "cluster_bandwidth.json"
 MESSAGE_BYTES = 10_000_000
 TOLERANCE = 0.20
 
 
-def measure_on_rank(repeats: int) -> None:
-    """On each rank: all-reduce again and again; rank 0 prints the seconds of each."""
+def measure_on_rank(repeats: int) -> list[float]:
+    """On each rank: all-reduce again and again; the seconds of each."""
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo")
-    message = torch.ones(MESSAGE_BYTES // 4)
-    seconds = []
-    for _ in range(repeats + 1):
-        dist.barrier()
-        began_s = time.perf_counter()
-        dist.all_reduce(message)
-        seconds.append(time.perf_counter() - began_s)
-    if dist.get_rank() == 0:
-        print(json.dumps({"seconds": seconds[1:]}), flush=True)  # the first one connects
-    dist.destroy_process_group()
+    with ranks.joined():
+        message = torch.ones(MESSAGE_BYTES // 4)
+        seconds = []
+        for _ in range(repeats + 1):
+            dist.barrier()
+            began_s = time.perf_counter()
+            dist.all_reduce(message)
+            seconds.append(time.perf_counter() - began_s)
+    return seconds[1:]  # the first one connects
 
 
 def measure(speed: str, repeats: int) -> dict[str, Any]:
@@ -48,11 +46,8 @@ def measure(speed: str, repeats: int) -> dict[str, Any]:
     with cluster.up(2, bandwidth=speed, name=f"bench-{os.getpid() % 10**6}") as made:
         if made.why_loopback:
             sys.exit(f"no link can be enforced here: {made.why_loopback}")
-        result = made.run(Path(__file__), ["--on-rank", str(repeats)], launcher="mpirun", time_limit_s=300.0)
-    if not result.is_complete:
-        sys.exit(f"{result.reason}\n{result.outputs}")
-    lines = result.outputs["login"].splitlines()
-    seconds = next(json.loads(line)["seconds"] for line in lines if line.startswith('{"seconds"'))
+        result = made.run(measure_on_rank, payload={"repeats": repeats}, launcher="mpirun", time_limit_s=300.0)
+    seconds = result.values[0]
     link = costs.Link(0.0, cluster.parse_bandwidth(speed))
     predicted_s = costs.predict_ring_all_reduce_s(MESSAGE_BYTES, 2, link)
     measured_s = statistics.median(seconds)
@@ -71,11 +66,7 @@ def main() -> int:
     parser.add_argument("--speeds", nargs="+", default=["100mbit", "200mbit", "1gbit"])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--output", type=Path, default=RESULT)
-    parser.add_argument("--on-rank", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.on_rank:
-        measure_on_rank(options.on_rank)
-        return 0
     with machine.watch() as watch:
         rows = {speed: measure(speed, options.repeats) for speed in options.speeds}
     for speed, row in rows.items():

@@ -19,14 +19,14 @@ PACKAGE = ROOT / "src" / "accelerando"
 DOORS = {
     "matplotlib": {"figures/"},
     "ipywidgets": {"widgets/"},
-    "psutil": {"machine.py", "workers.py", "ranks.py", "grading/"},
+    "psutil": {"machine.py", "workers.py", "ranks/", "grading/"},
     "subprocess": {
         "backends/oneccl/",
         "cluster/",
         "machine.py",
         "programs.py",
         "workers.py",
-        "ranks.py",
+        "ranks/",
         "grading/",
         "ledger.py",
         "room/",

@@ -25,6 +25,7 @@ cluster_app = typer.Typer(
 )
 app.add_typer(cluster_app, name="cluster")
 
+_PASS_ON = {"ignore_unknown_options": True}  # they are the program's own
 ClusterName = Annotated[str, typer.Option("--name", help="Which cluster, if you have several.")]
 Lab = Annotated[str, typer.Argument(help="1, 01, scaling or a folder such as labs/01_scaling.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
@@ -130,6 +131,24 @@ def inspect(
     raise typer.Exit(inspect_command(kind, file, as_json))
 
 
+@app.command(context_settings=_PASS_ON)
+def ranks(
+    program: Annotated[str, typer.Argument(help="A Python file, a module or package.module:function.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments; after -- if need be.")] = None,
+    world_size: Annotated[int, typer.Option("--world-size", help="Processes, 1 to 64.")] = 2,
+    launcher: Annotated[str, typer.Option(help="torchrun, mpirun, srun or sbatch.")] = "torchrun",
+    threads: Annotated[int, typer.Option(help="OpenMP threads of each process.")] = 1,
+    time_limit: Annotated[float, typer.Option(help="Seconds.")] = 600.0,
+) -> None:
+    """Run a program on several ranks of this machine; the line that does it is shown.
+
+    Exit code: 0 finished, 1 failed or not in time, 2 usage.
+    """
+    from .ranks.command import ranks_command
+
+    raise typer.Exit(ranks_command(program, arguments or [], world_size, launcher, threads, time_limit))
+
+
 @cluster_app.command("up")
 def cluster_up(
     nodes: Annotated[int, typer.Option(help="1 to 16.")] = 2,
@@ -149,11 +168,11 @@ def cluster_up(
     raise typer.Exit(up_command(nodes, bandwidth, latency, slurm, name, minutes, loopback))
 
 
-@cluster_app.command("run", context_settings={"allow_interspersed_args": False})
+@cluster_app.command("run", context_settings=_PASS_ON)
 def cluster_run(
-    program: Annotated[str, typer.Argument(help="A Python file or a module.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
-    launcher: Annotated[str, typer.Option(help="torchrun, mpirun or srun.")] = "torchrun",
+    program: Annotated[str, typer.Argument(help="A Python file, a module or package.module:function.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments; after -- if need be.")] = None,
+    launcher: Annotated[str, typer.Option(help="torchrun, mpirun, srun or sbatch.")] = "torchrun",
     on: Annotated[str | None, typer.Option(help="Nodes, such as node2,node1; default: all.")] = None,
     ranks_per_node: Annotated[int, typer.Option(help="Processes on each node.")] = 1,
     threads: Annotated[int, typer.Option(help="OpenMP threads of each process.")] = 1,

@@ -103,6 +103,20 @@ def find_mpi() -> tuple[Program, ...]:
     return tuple(found.values())
 
 
+def find_open_mpi() -> tuple[str, ...] | None:
+    """Find the words that start Open MPI's mpirun; None if there is none.
+
+    Several packages install a program of that name, and in one environment the last one wins. So the wheel's real
+    program is tried as well: its mpirun does no more than to say where it lies, and to call that.
+    """
+    for program in find_mpi():
+        if program.kind == "Open MPI" and program.command == "mpirun":
+            return (program.path,)
+    wrapped = ("env", f"OPAL_PREFIX={sys.prefix}", str(Path(sys.prefix) / "bin" / "ompirun_wrapper"))
+    answer = ask(*wrapped, "--version") or ""
+    return wrapped if mpi_kind(answer) == "Open MPI" else None
+
+
 def mpi_kind(answer: str) -> str:
     """Name an MPI by what ``mpirun --version`` prints."""
     for kind, mark in (

@@ -1,6 +1,8 @@
 """What runs in the processes of `ranks`: first in the launcher, then in each rank. Started as a file.
 
-Only the standard library is imported before the program: libraries read thread counts while they load.
+``python -m accelerando.rank_entry PROGRAM arguments…`` also does by hand what mpirun and srun need: it gives a program
+the variables that torchrun would. Only the standard library is imported before the program: libraries read thread
+counts while they load.
 """
 
 import contextlib
@@ -14,26 +16,63 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 FOLDER_VARIABLE = "ACCELERANDO_RANKS_FOLDER"
+# torchrun's name -> what Open MPI and Slurm call it.
+NAMES = {
+    "RANK": ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
+    "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"),
+    "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+    "LOCAL_WORLD_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"),
+}
 
 
 def main() -> None:
-    """Run ``rank_entry.py launch PARENT torchrun-arguments…`` or ``rank_entry.py rank TARGET arguments…``."""
-    mode = sys.argv[1]
+    """Run ``rank_entry.py --launch PARENT launcher…`` or ``rank_entry.py PROGRAM arguments…``."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for the process that called `ranks.run`; it decides
-    if mode == "launch":
-        _die_with(int(sys.argv[2]))
-        sys.argv[:] = ["torchrun", *sys.argv[3:]]
-        runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+    if sys.argv[1] == "--launch":
+        _launch(int(sys.argv[2]), sys.argv[3:])
         return
+    os.environ.update(translate(os.environ))
+    sys.argv[:] = sys.argv[1:]
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder is None:
+        _run(sys.argv[0])
+    else:
+        _report(folder, int(os.environ["RANK"]))
+
+
+def translate(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of torchrun that those of Open MPI or Slurm stand for; {} where torchrun's are there.
+
+    Raises:
+        ValueError: If no launcher started this process.
+    """
+    if "RANK" in variables:
+        return {}
+    index = 0 if NAMES["RANK"][0] in variables else 1
+    if NAMES["RANK"][index] not in variables:
+        raise ValueError("no rank is set: start this through torchrun, mpirun or srun")
+    return {name: variables[theirs[index]] for name, theirs in NAMES.items() if theirs[index] in variables}
+
+
+def _launch(parent: int, command: list[str]) -> None:
+    _die_with(parent)
+    if command[0] != "torchrun":
+        os.execvp(command[0], command)  # what was asked for the parent's death stays
+    sys.argv[:] = command
+    runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+
+
+def _report(folder: str, rank: int) -> None:
+    """Run the program as a rank of `ranks.run`: its output to its pipe, its end into its status."""
     _die_with(os.getppid())
-    rank, folder = int(os.environ["RANK"]), os.environ[FOLDER_VARIABLE]
     _print_into(os.path.join(folder, f"{rank}.output"))
     _leave(folder, rank, {"pid": os.getpid()})
-    sys.argv[:] = sys.argv[2:]
+    sys.path.append(folder)
     try:
         _run(sys.argv[0])
     except BaseException as error:
@@ -49,17 +88,19 @@ def main() -> None:
 
 
 def _run(target: str) -> None:
+    if target.endswith(".py"):
+        sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
+        runpy.run_path(target, run_name="__main__")
+        return
     module, _, function = target.partition(":")
     if not function:
-        if target.endswith(".py"):
-            sys.path.insert(0, os.path.dirname(target))
-            runpy.run_path(target, run_name="__main__")
-        else:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        return
-    from accelerando import ranks
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    elif FOLDER_VARIABLE in os.environ:
+        from accelerando import ranks
 
-    ranks.give(getattr(importlib.import_module(module), function)(**ranks.payload()))
+        ranks.give(getattr(importlib.import_module(module), function)(**ranks.payload()))
+    else:
+        getattr(importlib.import_module(module), function)()
 
 
 def _sentence(error: BaseException) -> str:

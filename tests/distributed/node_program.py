@@ -16,9 +16,13 @@ def main() -> None:
             raise ValueError("no luck on rank one")
         case ["raise"]:
             time.sleep(600)
-        case ["print", megabytes]:
-            for _ in range(int(megabytes) * 1024):
-                sys.stdout.write("x" * 1023 + "\n")
+        case ["flood", megabytes]:
+            for _ in range(int(megabytes)):
+                os.write(1, b"x" * 2**20)
+
+
+def where(base: int) -> dict:
+    return {"host": socket.gethostname(), "number": base + int(os.environ["RANK"])}
 
 
 if __name__ == "__main__":

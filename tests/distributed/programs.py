@@ -40,6 +40,13 @@ def one_hangs() -> str:
     return "done"
 
 
+def one_hangs_after_a_word() -> None:
+    if own_rank() == 0:
+        sys.stdout.write("here\n")
+        sys.stdout.flush()
+    time.sleep(600)
+
+
 def one_exits_early() -> None:
     if own_rank() == 0:
         sys.exit(3)
@@ -68,3 +75,19 @@ def prints_a_lot(lines: int) -> None:
 def leaves_a_child_behind() -> int:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     return child.pid
+
+
+def floods_without_a_line_end(megabytes: int) -> str:
+    for _ in range(megabytes):
+        os.write(1, b"z" * 2**20)
+    return "done"
+
+
+def sums_through_oneccl(base: int) -> dict:
+    import torch
+    import torch.distributed as dist
+
+    with ranks.joined("ccl", time_limit_s=120.0) as (rank, _):
+        number = torch.tensor([float(base + rank)])
+        dist.all_reduce(number)
+        return {"sum": number.item(), "backend": dist.get_backend()}

@@ -1,5 +1,6 @@
 """`./course cluster` on real namespaces, as root and as an ordinary user: it works, and nothing is ever left."""
 
+import contextlib
 import json
 import os
 import re
@@ -17,7 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from accelerando.cluster import launch, network, slurm
+from accelerando import cluster, ranks
+from accelerando.cluster import network, slurm
+from accelerando.programs import find_open_mpi
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -89,6 +92,19 @@ class Course:
                 continue
         return found
 
+    def programs(self, words: str) -> list[int]:
+        """The ranks that run a program, by rank; or the launcher's process."""
+        found = {}
+        for pid in self.processes():
+            process = psutil.Process(pid)
+            with contextlib.suppress(psutil.Error):
+                line, rank = process.cmdline(), process.environ().get("OMPI_COMM_WORLD_RANK")
+                if words == "mpirun" and "--host" in line and process.name() != "env":
+                    found[0] = pid
+                elif words in line and rank is not None:
+                    found[int(rank)] = pid
+        return [found[rank] for rank in sorted(found)]
+
     def leftovers(self) -> list[str]:
         folders = [str(path) for path in self.folder.glob("accelerando-*/*") if path.name != "lock"]
         return folders + [f"process {pid}" for pid in self.processes()]
@@ -137,10 +153,10 @@ def course(request: pytest.FixtureRequest) -> Iterator[Course]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_one_training_gives_one_loss_by_torchrun_mpirun_and_slurm(course: Course) -> None:
+def test_one_training_gives_one_loss_by_torchrun_mpirun_srun_and_sbatch(course: Course) -> None:
     launchers = ["torchrun"]
     missing = []
-    if launch.find_open_mpi():
+    if find_open_mpi():
         launchers.append("mpirun")
     else:
         missing.append("Open MPI")
@@ -158,7 +174,12 @@ def test_one_training_gives_one_loss_by_torchrun_mpirun_and_slurm(course: Course
         rows = re.findall(r"(node\d) rank (\d) of 2: final loss ([\d.]+)", said)
         assert sorted(row[:2] for row in rows) == [("node1", "0"), ("node2", "1")], said
         losses |= {(launcher, row[1]): float(row[2]) for row in rows}
+        assert re.search(rf"(login|node1)\$ .*{launcher} ", said.splitlines()[0])
     assert max(losses.values()) - min(losses.values()) < 1e-6, losses
+    if has_slurm:
+        said = course.good("run", "--launcher", "sbatch", PROGRAM)
+        assert "#SBATCH --nodes=2\n" in said
+        assert {"[rank 0] node1 rank 0", "[rank 1] node2 rank 1"} <= set(said.splitlines())
     course.good("down")
     assert course.status("--name", "second")["nodes"][2]["name"] == "node3"
     course.good("down", "--name", "second")
@@ -167,7 +188,7 @@ def test_one_training_gives_one_loss_by_torchrun_mpirun_and_slurm(course: Course
 
 
 def test_whatever_is_killed_the_rest_ends_with_a_sentence(course: Course) -> None:
-    if launch.find_open_mpi() is None:
+    if find_open_mpi() is None:
         pytest.skip("Open MPI is not installed")
     run = ("run", "--launcher", "mpirun", PROGRAM, "sleep")
     course.good("up")
@@ -181,6 +202,19 @@ def test_whatever_is_killed_the_rest_ends_with_a_sentence(course: Course) -> Non
     caller.kill()
     caller.communicate()
     assert becomes(lambda: len(course.processes()) == alone), "a program outlived its caller"
+
+    for words, reason in (
+        (PROGRAM, "rank 1 was ended by SIGKILL"),
+        ("mpirun", "the launcher on login was ended by SIGKILL before the ranks came to their end"),
+    ):
+        caller = course.start(*run)
+        assert caller.stdout is not None
+        assert any(" rank " in line for line in caller.stdout)
+        assert becomes(lambda: len(course.programs(PROGRAM)) == 2)
+        os.kill(course.programs(words)[-1], signal.SIGKILL)
+        _, complained = caller.communicate(timeout=LIMIT_S)
+        assert (caller.returncode, reason in complained) == (1, True), complained
+        assert becomes(lambda: len(course.processes()) == alone), "something outlived its run"
 
     caller = course.start(*run)
     assert caller.stdout is not None
@@ -208,20 +242,21 @@ def test_whatever_is_killed_the_rest_ends_with_a_sentence(course: Course) -> Non
 
 
 def test_a_program_that_fails_hangs_or_floods_ends_in_time(course: Course) -> None:
-    if launch.find_open_mpi() is None:
+    if find_open_mpi() is None:
         pytest.skip("Open MPI is not installed")
     course.good("up")
     alone = len(course.processes())
     code, said, complained = course("run", "--launcher", "mpirun", PROGRAM, "raise")
     assert code == 1
     assert "no luck on rank one" in said
-    assert "the command on login ended with status" in complained
+    assert complained == "course cluster: rank 1 raised ValueError: no luck on rank one\n"
     began_s = time.monotonic()
     code, _, complained = course("run", "--launcher", "mpirun", "--time-limit", "2", PROGRAM, "sleep")
     assert code == 1
-    assert "not finished after 2 s" in complained
+    assert "after 2 s" in complained
     assert time.monotonic() < began_s + 20
-    course.good("run", "--launcher", "mpirun", PROGRAM, "print", "20")
+    said = course.good("run", "--launcher", "mpirun", PROGRAM, "flood", "100")
+    assert len(said) < 10 * 2**20
     assert len(course.processes()) == alone
     code, _, complained = course("run", "--on", "node1,node7", PROGRAM)
     assert (code, "there is no node 'node7'; the cluster has node1, node2" in complained) == (2, True)
@@ -230,6 +265,29 @@ def test_a_program_that_fails_hangs_or_floods_ends_in_time(course: Course) -> No
     code, _, complained = course("up")
     assert (code, "already up" in complained) == (1, True)
     course.good("down")
+
+
+def test_a_function_runs_on_the_nodes_and_its_values_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_namespaces([], () if os.geteuid() == 0 else ("--user", "--map-root-user"))
+    monkeypatch.syspath_prepend(str(HERE))
+    name = f"test-{secrets.token_hex(4)}"
+    with cluster.up(2, name=name) as made:
+        result = made.run("node_program:where", payload={"base": 5}, ranks_per_node=2)
+        folder = made.folder
+    assert [value["host"] for value in result.values] == ["node1", "node1", "node2", "node2"]
+    assert [value["number"] for value in result.values] == [5, 6, 7, 8]
+    assert result.reason == "all 4 ranks finished"
+    assert not folder.exists()
+
+
+def test_ranks_get_a_slurm_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    if absent := slurm.missing():
+        pytest.skip(f"Slurm is not installed ({', '.join(absent)})")
+    needs_namespaces([], () if os.geteuid() == 0 else ("--user", "--map-root-user"))
+    monkeypatch.syspath_prepend(str(HERE))
+    result = ranks.run("node_program:where", 2, launcher="srun", payload={"base": 1}, time_limit_s=LIMIT_S)
+    assert [value["number"] for value in result.values] == [1, 2]
+    assert " srun --nodes=1 " in result.command
 
 
 def test_a_cluster_goes_down_when_its_time_is_over(course: Course) -> None:
@@ -250,7 +308,7 @@ def test_a_bad_option_of_up_is_one_sentence_and_status_2(words: tuple[str, str],
 
 
 def test_where_namespaces_are_not_allowed_nodes_are_loopback_addresses_and_the_link_is_told() -> None:
-    if launch.find_open_mpi() is None:
+    if find_open_mpi() is None:
         pytest.skip("Open MPI is not installed")
     folder = Path(tempfile.mkdtemp(prefix="acc-", dir="/tmp"))
     course = Course([], folder)
@@ -262,7 +320,7 @@ def test_where_namespaces_are_not_allowed_nodes_are_loopback_addresses_and_the_l
         assert "200 Mbit/s in each direction (simulated" in said
         assert "because loopback addresses were asked for" in said
         said = course.good("run", "--launcher", "mpirun", PROGRAM)
-        assert sorted(re.findall(r"rank \d", said)) == ["rank 0", "rank 1"]
+        assert sorted(re.findall(r"\] \S+ (rank \d)", said)) == ["rank 0", "rank 1"]
         course.good("down")
         course.good("up", "--loopback")
         os.kill(course.status()["keeper"], signal.SIGKILL)

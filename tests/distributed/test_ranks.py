@@ -15,10 +15,13 @@ import psutil
 import pytest
 
 from accelerando import ranks
+from accelerando.backends import oneccl
+from accelerando.programs import find_open_mpi
 
 HERE = Path(__file__).parent
 MARK_VARIABLE = "ACCELERANDO_TEST_MARK"
 LIMIT_S = 240.0  # of a machine that has much else to do
+LAUNCHERS = ("torchrun", "mpirun") if find_open_mpi() else ("torchrun",)
 
 
 def carriers(mark: str) -> list[int]:
@@ -80,16 +83,53 @@ def test_ranks_reduce_together_and_their_values_and_lines_come_back_by_rank(mark
     assert result.failed_rank is None
 
 
+NOTEBOOK = """
+import os
+import numpy as np
+from accelerando import ranks
+
+offsets = np.array([10.0, 20.0])
+
+class Shifted:
+    def __init__(self, by):
+        self.by = by
+
+def shift(rank):
+    return Shifted(offsets[rank]).by
+
+def shifted(base):
+    rank = int(os.environ["RANK"])
+    print(f"rank {rank} has {base + shift(rank)}")
+    return {"sum": base + shift(rank)}
+"""
+
+
+def test_a_function_written_in_a_cell_runs_on_every_rank_and_its_lines_and_values_come_to_the_notebook() -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    call = "result = ranks.run(shifted, 2, payload={'base': 1.0}, on_line=ranks.show)\nprint(result.values)"
+    cells = [nbformat.v4.new_code_cell(text) for text in (NOTEBOOK, call)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=int(LIMIT_S), kernel_name="python3").execute()
+    said = "".join(output.text for output in notebook.cells[1].outputs if output.output_type == "stream")
+    command, *lines = said.splitlines()
+    assert command.startswith("$ OMP_NUM_THREADS=1 ")
+    assert "torchrun --standalone" in command
+    assert sorted(lines[:-1]) == ["[rank 0] rank 0 has 11.0", "[rank 1] rank 1 has 21.0"]
+    assert lines[-1] == "({'sum': 11.0}, {'sum': 21.0})"
+
+
 def test_rank_that_raises_is_named_though_the_others_lose_their_connection(mark: str) -> None:
-    result = failure("one_raises_while_the_other_waits_for_it", mark)
+    result = failure("one_raises_while_the_other_waits_for_it", mark, launcher=LAUNCHERS[-1])
     assert (result.failed_rank, result.reason) == (1, "rank 1 raised ValueError: no luck on rank one")
     assert "no luck on rank one" in result.outputs[1]
 
 
 def test_rank_that_hangs_is_ended_at_the_limit_and_the_finished_value_is_kept(mark: str) -> None:
-    deadline_s = 45.0
-    result = failure("one_hangs", mark, time_limit_s=deadline_s)
-    assert "45 s" in result.reason
+    deadline_s = 15.0
+    result = failure("one_hangs", mark, launcher=LAUNCHERS[-1], time_limit_s=deadline_s)
+    assert "15 s" in result.reason
     assert result.elapsed_s < 4 * deadline_s
     if result.values[0] is not None:  # a machine so busy that not even rank 0 got so far says another sentence
         assert result.values == ("done", None)
@@ -105,8 +145,22 @@ def test_rank_that_hangs_is_ended_at_the_limit_and_the_finished_value_is_kept(ma
     ],
 )
 def test_rank_that_goes_early_ends_the_run_and_is_named(name: str, rank: int, words: str, mark: str) -> None:
-    result = failure(name, mark)
-    assert (result.failed_rank, result.reason) == (rank, words)
+    for launcher in LAUNCHERS:
+        result = failure(name, mark, launcher=launcher)
+        assert (result.failed_rank, result.reason) == (rank, words), launcher
+
+
+def test_a_launcher_that_is_killed_takes_its_ranks_along_and_is_named(mark: str) -> None:
+    for launcher in LAUNCHERS:
+
+        def listener(rank: int, line: str) -> None:
+            if rank == 0:
+                variables = {pid: psutil.Process(pid).environ() for pid in carriers(mark)}
+                one = next(pid for pid, found in variables.items() if {"RANK", "OMPI_COMM_WORLD_RANK"} & set(found))
+                psutil.Process(one).parent().kill()
+
+        result = failure("one_hangs_after_a_word", mark, launcher=launcher, on_line=listener)
+        assert "was ended by SIGKILL" in result.reason, result
 
 
 def test_endless_output_is_cut_and_its_beginning_and_end_are_kept(mark: str) -> None:
@@ -116,6 +170,20 @@ def test_endless_output_is_cut_and_its_beginning_and_end_are_kept(mark: str) -> 
         assert output.endswith("last words\n")
         assert "bytes left out" in output
         assert len(output) < 40_000
+
+
+def test_a_hundred_megabytes_without_a_line_end_are_bounded_whoever_launches(mark: str) -> None:
+    for launcher in LAUNCHERS:
+        result = run("floods_without_a_line_end", mark, launcher=launcher, payload={"megabytes": 100})
+        assert result.values == ("done", "done")
+        assert all(0 < len(output) < 40_000 for output in result.outputs)
+
+
+def test_oneccl_is_joined_like_gloo(mark: str) -> None:
+    if reason := oneccl.why_not():
+        pytest.skip(reason)
+    values = run("sums_through_oneccl", mark, launcher=LAUNCHERS[-1], payload={"base": 1}).values
+    assert values == ({"sum": 3.0, "backend": "ccl"},) * 2
 
 
 def test_child_that_a_rank_left_in_a_session_of_its_own_is_ended_too(mark: str) -> None:
@@ -181,6 +249,8 @@ def test_ranks_reduce_inside_a_sandbox_without_network(tmp_path: Path) -> None:
         ("programs", {"ranks": 2.0}, "ranks is 2.0"),
         ("programs", {"threads_per_rank": 0}, "threads_per_rank is 0"),
         ("programs", {"time_limit_s": 0}, "time_limit_s is 0"),
+        ("programs", {"launcher": "ssh"}, "torchrun, mpirun, srun or sbatch"),
+        ("programs:f", {"arguments": ["--x"]}, "as payload"),
     ],
 )
 def test_senseless_arguments_are_refused_in_words(program: str, options: dict, words: str) -> None:
@@ -191,3 +261,16 @@ def test_senseless_arguments_are_refused_in_words(program: str, options: dict, w
 def test_payload_outside_a_rank_says_where_it_is_to_be_called() -> None:
     with pytest.raises(ValueError, match="no rank"):
         ranks.payload()
+
+
+def test_the_command_shows_the_line_streams_each_rank_and_its_status_tells(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, sys\nprint('hello', sys.argv[1:])\nsys.exit(int(os.environ['RANK']) * 3)\n")
+    command = [sys.executable, "-m", "accelerando", "ranks", str(program), "--world-size", "2", "--lr", "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith(f"torchrun --standalone --local-addr=127.0.0.1 --nproc-per-node=2 {program} --lr 0.1")
+    assert {"[rank 0] hello ['--lr', '0.1']", "[rank 1] hello ['--lr', '0.1']"} <= set(lines)
+    assert (done.returncode, done.stderr) == (1, "course ranks: rank 1 exited with status 3\n")
+    refused = subprocess.run([*command[:4], "none.py"], capture_output=True, text=True, timeout=LIMIT_S)
+    assert (refused.returncode, refused.stderr) == (2, "course ranks: none.py: there is no such Python file\n")

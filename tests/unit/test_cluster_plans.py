@@ -2,11 +2,13 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from accelerando.cluster import entry, hosts, launch, network, slurm, streams
+from accelerando import programs
+from accelerando.cluster import hosts, launch, network, slurm
 
 NODES = hosts.make_nodes(2)
 
@@ -63,47 +65,68 @@ def test_a_simulated_link_adds_what_the_transfer_lacked(monkeypatch: pytest.Monk
     assert hosts.simulated_wait_s(10e6, 5.0) == 0
 
 
-def made(launcher: str, **options) -> launch.Plan:
-    return launch.plan(launcher, ("train.py", "--x", "a b"), NODES, port=20001, interface="eth0", **options)
+WORDS = ("train.py", "--x", "a b")
 
 
-def test_torchrun_is_typed_on_every_node_with_its_own_rank_and_one_meeting_point() -> None:
-    plan = made("torchrun", ranks_per_node=2)
+def made(launcher: str, tmp_path: Path, words: Sequence[str] = WORDS, agent: str | None = None, **place) -> launch.Plan:
+    where = launch.Place(NODES, **place)
+    return launch.plan(launcher, words, where, port=20001, interface="eth0", folder=tmp_path, agent=agent)
+
+
+def test_torchrun_is_typed_on_every_node_with_its_own_rank_and_one_meeting_point(tmp_path: Path) -> None:
+    plan = made("torchrun", tmp_path, ranks_per_node=2)
     assert (plan.ranks, [step.place for step in plan.steps]) == (4, ["node1", "node2"])
     for number, step in enumerate(plan.steps):
         assert f"--node-rank={number}" in step.command
         assert {"--master-addr=10.77.0.1", "--master-port=20001", "--nproc-per-node=2"} <= set(step.command)
-        assert step.command[-3:] == ("train.py", "--x", "a b")
-    assert plan.shown.count("'a b'") == 2
+        assert step.command[-3:] == WORDS
+        assert step.typed.startswith("torchrun --nnodes=2 ")
+        assert step.typed.endswith(" train.py --x 'a b'")
 
 
-def test_mpirun_and_srun_are_typed_once_and_tell_ranks_where_to_meet() -> None:
+def test_mpirun_and_srun_are_typed_once_and_tell_ranks_where_to_meet(tmp_path: Path) -> None:
     for launcher in ("mpirun", "srun"):
-        plan = made(launcher, agent="/a/enter", threads_per_rank=3)
+        plan = made(launcher, tmp_path, agent="/a/enter", threads_per_rank=3)
         (step,) = plan.steps
         assert step.place == "login"
-        assert step.command[-6:-3] == ("-u", "-m", "accelerando.cluster.entry")
+        assert step.command[-3:] == WORDS
+        assert step.typed.endswith("python -m accelerando.rank_entry train.py --x 'a b'")
         assert plan.environment["MASTER_ADDR"] == "10.77.0.1"
         assert plan.environment["OMP_NUM_THREADS"] == "3"
-    assert "10.77.0.1:1,10.77.0.2:1" in made("mpirun", agent="/a/enter").steps[0].command
-    assert "localhost:2" in made("mpirun").steps[0].command
-    assert "--nodelist=node1,node2" in made("srun").steps[0].command
+        assert plan.shown.startswith("login$ MASTER_ADDR=10.77.0.1 MASTER_PORT=20001 ")
+    assert "10.77.0.1:1,10.77.0.2:1" in made("mpirun", tmp_path, agent="/a/enter").steps[0].command
+    assert "localhost:2" in made("mpirun", tmp_path).steps[0].command
+    assert "--nodelist=node1,node2" in made("srun", tmp_path).steps[0].command
+
+
+def test_sbatch_gets_a_script_that_is_shown_as_one_would_write_it(tmp_path: Path) -> None:
+    plan = made("sbatch", tmp_path, ranks_per_node=2)
+    script = (tmp_path / "job.sh").read_text()
+    assert "#SBATCH --ntasks=4\n" in script
+    assert "srun --kill-on-bad-exit=1" in script
+    first, *rest = plan.shown.splitlines()
+    assert first.endswith("sbatch --wait job.sh")
+    assert rest[:2] == ["#!/bin/sh", "#SBATCH --nodes=2"]
+    assert rest[-1].endswith("python -m accelerando.rank_entry train.py --x 'a b'")
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        (("package.module",), "-m package.module"),
+        (("package.module:function",), "-m accelerando.rank_entry package.module:function"),
+    ],
+)
+def test_what_is_no_file_is_typed_as_a_module(words: tuple[str, ...], typed: str, tmp_path: Path) -> None:
+    assert made("torchrun", tmp_path, words).steps[0].typed.endswith(f" {typed}")
 
 
 @pytest.mark.parametrize("options", [{"ranks_per_node": 0}, {"ranks_per_node": 65}, {"threads_per_rank": 0}])
-def test_a_plan_that_makes_no_sense_is_refused(options: dict[str, int]) -> None:
+def test_a_plan_that_makes_no_sense_is_refused(options: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be"):
-        made("torchrun", **options)
-    with pytest.raises(ValueError, match="torchrun, mpirun or srun"):
-        made("ssh")
-
-
-def test_a_program_is_a_file_that_exists_or_a_module(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no such Python file"):
-        launch.check_program(tmp_path / "none.py", ())
-    with pytest.raises(ValueError, match="a module such as"):
-        launch.check_program("rm -rf", ())
-    assert launch.check_program("package.module", ("1",)) == ("package.module", "1")
+        made("torchrun", tmp_path, **options)
+    with pytest.raises(ValueError, match="torchrun, mpirun, srun or sbatch"):
+        made("ssh", tmp_path)
 
 
 def test_open_mpi_is_found_behind_another_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,19 +138,9 @@ def test_open_mpi_is_found_behind_another_mpirun(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     (folder / "env").symlink_to("/usr/bin/env")
     monkeypatch.setenv("PATH", str(folder))
-    assert launch.find_open_mpi() == ("env", f"OPAL_PREFIX={tmp_path}", str(folder / "ompirun_wrapper"))
+    assert programs.find_open_mpi() == ("env", f"OPAL_PREFIX={tmp_path}", str(folder / "ompirun_wrapper"))
     (folder / "ompirun_wrapper").unlink()
-    assert launch.find_open_mpi() is None
-
-
-def test_ranks_are_translated_from_open_mpi_and_slurm_and_from_nothing_else() -> None:
-    open_mpi = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
-    assert entry.translate(open_mpi) == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
-    in_slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
-    assert entry.translate(open_mpi | in_slurm)["RANK"] == "3"
-    assert entry.translate(in_slurm) == {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    with pytest.raises(ValueError, match="mpirun or srun"):
-        entry.translate({})
+    assert programs.find_open_mpi() is None
 
 
 def test_a_link_is_shaped_only_as_far_as_asked() -> None:
@@ -148,16 +161,3 @@ def test_slurms_files_are_all_in_the_clusters_folder() -> None:
     assert sum(path.startswith("/f/") for path in paths) == 7
     assert "SlurmUser=learner" in text
     assert "SlurmUser=root" in slurm.configuration(Path("/f"), NODES, is_root=True)
-
-
-def test_output_is_cut_into_lines_of_bounded_length_and_number() -> None:
-    lines: list[str] = []
-    output = streams.Output("node1", lambda place, line: lines.append(line))
-    output.take(b"one\ntw")
-    output.take(b"o\n[Gloo] Rank 0 is connected\n" + b"x" * 10_000)
-    output.take(b"last")
-    output.take(b"")
-    assert lines[:2] == ["one", "two"]
-    assert lines[2:] == ["x" * 4096, "last"]
-    output.take(b"y\n" * 5000)
-    assert output.text().count("\n") == 999

@@ -4,10 +4,11 @@
 real cluster (`launch`), and ``down`` leaves nothing behind. `holder` and `node` are the processes that own it all.
 """
 
-from accelerando.cluster.hosts import Link, Node, parse_bandwidth, parse_latency
+from accelerando.cluster.hosts import Link, Node, parse_bandwidth, parse_latency, simulated_wait_s
 from accelerando.cluster.launch import LAUNCHERS
+from accelerando.cluster.making import up
 from accelerando.cluster.places import ClusterError
-from accelerando.cluster.virtual import Cluster, RunResult, connect, up
+from accelerando.cluster.virtual import Cluster, connect
 
 __all__ = [
     "LAUNCHERS",
@@ -15,9 +16,9 @@ __all__ = [
     "ClusterError",
     "Link",
     "Node",
-    "RunResult",
     "connect",
     "parse_bandwidth",
     "parse_latency",
+    "simulated_wait_s",
     "up",
 ]

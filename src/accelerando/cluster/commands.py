@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from accelerando import cluster
+from accelerando import cluster, ranks
 from accelerando.cluster.hosts import Link
 
 
@@ -46,7 +46,7 @@ def run_command(
     time_limit_s: float,
     name: str,
 ) -> int:
-    """Run a program, show each line with its place, then the commands that started it."""
+    """Show the commands, run the program, show each line with its rank."""
 
     def go() -> int:
         result = cluster.connect(name).run(
@@ -57,10 +57,10 @@ def run_command(
             ranks_per_node=ranks_per_node,
             threads_per_rank=threads,
             time_limit_s=time_limit_s,
-            on_line=lambda place, line: _print(f"[{place}] {line}"),
+            on_line=ranks.show,
         )
-        _print(f"\n{result.reason} after {result.elapsed_s:.1f} s. Started by:\n{result.commands}", sys.stderr)
-        return 0 if result.is_complete else 1
+        _print(f"{result.reason} after {result.elapsed_s:.1f} s", sys.stderr)
+        return 0
 
     return _report(go)
 
@@ -109,6 +109,9 @@ def _report(go: Callable[[], int]) -> int:
     except ValueError as error:
         _print(f"course cluster: {error}", sys.stderr)
         return 2
+    except ranks.RanksFailed as failure:
+        _print(f"course cluster: {failure.result.reason}", sys.stderr)
+        return 1
     except cluster.ClusterError as error:
         _print(f"course cluster: {error}", sys.stderr)
         return 1

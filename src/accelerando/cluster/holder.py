@@ -30,29 +30,32 @@ _MOST_STEPS = 64
 class Run:
     """One program on the cluster: its commands, its caller's connection, its end."""
 
-    def __init__(self, connection: socket.socket, mark: str, nodes: list[str], limit_s: float) -> None:
-        self.connection, self.mark, self.nodes, self.limit_s = connection, mark, nodes, limit_s
+    def __init__(self, connection: socket.socket, mark: str, request: dict[str, Any]) -> None:
+        self.connection, self.mark = connection, mark
+        self.nodes, self.limit_s = request["nodes"], float(request["limit_s"])
+        self.in_slurm = bool(request["in_slurm"])
         self.began_s = time.monotonic()
         self.failed_s: float | None = None
         self.processes: list[tuple[str, subprocess.Popen[bytes]]] = []
 
-    def outcome(self, lost: set[str]) -> tuple[bool, str] | None:
-        """Whether it went well and one sentence; None while it runs."""
+    def outcome(self, lost: set[str]) -> dict[str, Any] | None:
+        """How it ended: whether well, a sentence, and what to blame; None while it runs."""
         now_s = time.monotonic()
         gone = next((name for name in self.nodes if name in lost), None)
         if gone:  # asked first: mpirun ends with status 0 when a node is lost
-            return False, f"{gone} was lost: its first process ended"
+            return _lost(gone)
         codes = [(place, process.poll()) for place, process in self.processes]
         if all(code == 0 for _, code in codes):
-            return True, "finished"
+            return {"is_complete": True, "reason": "finished"}
         failed = [(place, code) for place, code in codes if code]
         if failed and self.failed_s is None:
             self.failed_s = now_s
         if failed and (now_s > (self.failed_s or 0) + _GRACE_S or all(code is not None for _, code in codes)):
             place, code = failed[0]
-            return False, f"the command on {place} {_epitaph(int(code or 0))}"
+            ending = f"on {place} {_epitaph(int(code or 0))}"
+            return {"is_complete": False, "cause": "command", "reason": f"the command {ending}", "ending": ending}
         if now_s > self.began_s + self.limit_s:
-            return False, f"not finished after {self.limit_s:g} s: everything it started was ended"
+            return {"is_complete": False, "cause": "time", "reason": f"not finished after {self.limit_s:g} s"}
         return None
 
     def end(self, answer: dict[str, Any]) -> None:
@@ -177,19 +180,27 @@ class Holder:
                 return
             lost = {name for name, (process, _) in self.first.items() if process.poll() is not None}
             for run in list(self.runs):
-                outcome = run.outcome(lost)
-                if outcome:
-                    outcome = self._confirmed(run, outcome)
+                answer = run.outcome(lost)
+                if answer:
+                    answer = self._confirmed(run, answer)
                 if run.connection in ready:  # its caller never writes again: this is its end
-                    outcome = False, "its caller went away"
-                if outcome:
+                    answer = _broken_off("its caller went away")
+                if answer:
                     self.runs.remove(run)
-                    run.end({"is_complete": outcome[0], "reason": outcome[1]})
+                    self._end(run, answer)
 
-    def _confirmed(self, run: Run, outcome: tuple[bool, str]) -> tuple[bool, str]:
+    def _confirmed(self, run: Run, answer: dict[str, Any]) -> dict[str, Any]:
         """Ask each node whether it still is: mpirun may end, even with status 0, while a node is dying."""
         gone = next((name for name in run.nodes if not self._is_alive(name)), None)
-        return (False, f"{gone} was lost: its first process ended") if gone else outcome
+        return _lost(gone) if gone else answer
+
+    def _end(self, run: Run, answer: dict[str, Any]) -> None:
+        """End a run; Slurm is told, who else keeps the nodes for a job whose srun was killed."""
+        run.end(answer)
+        if run.in_slurm and not answer["is_complete"]:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                words = ("scancel", f"--name={run.mark}")
+                subprocess.run(words, env=self.environment, capture_output=True, timeout=10, check=False)
 
     def _is_alive(self, name: str) -> bool:
         if not self.has_namespaces:
@@ -222,10 +233,11 @@ class Holder:
 
     def _run(self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
         self.started_runs += 1
-        run = Run(connection, f"{self.spec['id']}.{self.started_runs}.", request["nodes"], float(request["limit_s"]))
+        run = Run(connection, f"{self.spec['id']}.{self.started_runs}.", request)
         scratch = self.folder / "tmp" / str(self.started_runs)
         scratch.mkdir()
         variables = {**request["environment"], marks.VARIABLE: run.mark, "TMPDIR": str(scratch)}
+        variables |= {"SLURM_JOB_NAME": run.mark, "SBATCH_JOB_NAME": run.mark} if run.in_slurm else {}
         if "SLURM_CONF" in self.environment:
             variables["SLURM_CONF"] = self.environment["SLURM_CONF"]
         try:
@@ -244,7 +256,7 @@ class Holder:
     def _enter(self, place: str, program: str) -> tuple[str, ...]:
         if place in self.first:
             return network.inside(self.first[place][1])
-        return slurm.AS_USER if program == "srun" and not self.spec["is_root"] else ()
+        return slurm.AS_USER if program in ("srun", "sbatch") and not self.spec["is_root"] else ()
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -266,7 +278,7 @@ class Holder:
     def close(self) -> None:
         """End the runs with an answer; everything else ends with this process."""
         for run in self.runs:
-            run.end({"is_complete": False, "reason": "the cluster was taken down"})
+            run.end(_broken_off("the cluster was taken down"))
 
 
 def _answer(connection: socket.socket, answer: dict[str, Any]) -> None:
@@ -274,6 +286,14 @@ def _answer(connection: socket.socket, answer: dict[str, Any]) -> None:
         connection.setblocking(True)
         connection.settimeout(5.0)
         connection.sendall(json.dumps(answer).encode())
+
+
+def _lost(node: str) -> dict[str, Any]:
+    return {"is_complete": False, "cause": "node", "reason": f"{node} was lost: its first process ended"}
+
+
+def _broken_off(reason: str) -> dict[str, Any]:
+    return {"is_complete": False, "cause": "caller", "reason": reason}
 
 
 def _epitaph(code: int) -> str:

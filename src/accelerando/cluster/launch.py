@@ -1,30 +1,31 @@
 """The command lines of a distributed program, as they would be typed on a real cluster.
 
-torchrun is started once on every node; mpirun and srun are typed once, on the login node, and reach the others
-themselves. A plan is data: `virtual` carries it out, a learner reads it.
+torchrun is started once on every node; mpirun, srun and sbatch are typed once, on the login node, and reach the others
+themselves. A plan is data: `running` carries it out, a learner reads it.
 """
 
-import re
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accelerando import programs
+from accelerando import ranks
 from accelerando.cluster.hosts import LOGIN, Node
+from accelerando.rank_entry import FOLDER_VARIABLE
+from accelerando.ranks.local import check, entry, typed_entry
 
-LAUNCHERS = ("torchrun", "mpirun", "srun")
+LAUNCHERS = ranks.LAUNCHERS
 MOST_RANKS_PER_NODE = 64
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command: where it is typed (a node's name or ``login``), and what."""
+    """One command: where it is typed (a node's name or ``login``), what is started, and how one would type it."""
 
     place: str
     command: tuple[str, ...]
+    typed: str
 
 
 @dataclass(frozen=True)
@@ -32,116 +33,127 @@ class Plan:
     """What starts a program.
 
     Attributes:
-        launcher: torchrun, mpirun or srun.
+        launcher: torchrun, mpirun, srun or sbatch.
         ranks: Of all nodes together.
         steps: Commands, all started at once.
         environment: Variables on top of those of the caller; they are the same on every node.
+        script: What sbatch is given; None for the others.
     """
 
     launcher: str
     ranks: int
     steps: tuple[Step, ...]
     environment: dict[str, str]
+    script: str | None = None
 
     @property
     def shown(self) -> str:
-        """The commands as text, one a line, with the variables that matter."""
-        variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items()))
-        return "\n".join(f"{step.place}$ {variables} {shlex.join(step.command)}" for step in self.steps)
+        """The commands as text, one a line, with the variables that matter; a script below its command."""
+        names = [
+            name
+            for name in ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS")
+            if name in self.environment
+        ]
+        variables = " ".join(f"{name}={shlex.quote(self.environment[name])}" for name in names)
+        lines = [f"{step.place}$ {variables} {step.typed}" for step in self.steps]
+        return "\n".join([*lines, *(self.script or "").splitlines()])
 
 
-def check_program(program: str | Path, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the program's part of a command line.
+@dataclass(frozen=True)
+class Place:
+    """Where and how wide a program runs: the nodes, ranks on each, threads of each rank."""
 
-    Raises:
-        ValueError: If it is neither a Python file that exists nor the name of a module.
-    """
-    text = str(program)
-    if text.endswith(".py"):
-        if not Path(text).is_file():
-            raise ValueError(f"{text}: there is no such Python file")
-        return (str(Path(text).resolve()), *arguments)
-    if not _MODULE.fullmatch(text):
-        raise ValueError(f"program is {text!r}: give a .py file or a module such as package.module")
-    return (text, *arguments)
+    nodes: tuple[Node, ...]
+    ranks_per_node: int = 1
+    threads_per_rank: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Of all nodes together."""
+        return self.ranks_per_node * len(self.nodes)
 
 
 def plan(
     launcher: str,
-    program: Sequence[str],
-    nodes: Sequence[Node],
+    words: Sequence[str],
+    place: Place,
     *,
     port: int,
     interface: str,
-    ranks_per_node: int = 1,
-    threads_per_rank: int = 1,
+    folder: Path,
     mpirun: Sequence[str] = ("mpirun",),
     agent: str | None = None,
 ) -> Plan:
     """Plan how to start a program on nodes.
 
     Args:
-        launcher: torchrun, mpirun or srun.
-        program: From `check_program`.
-        nodes: Where; rank 0 is on the first.
+        launcher: torchrun, mpirun, srun or sbatch.
+        words: The program and its arguments, from `exchange.pack`.
+        place: Where; rank 0 is on the first node.
         port: Free on the first node; where the ranks meet.
         interface: Name of the network card that gloo shall use.
-        ranks_per_node: 1 to 64.
-        threads_per_rank: OpenMP threads of each, at least 1.
-        mpirun: Words that start Open MPI's, from `find_open_mpi`.
+        folder: Through which the ranks exchange.
+        mpirun: Words that start Open MPI's, from `programs.find_open_mpi`.
         agent: What mpirun calls instead of ssh; None: all ranks are started on this host.
 
     Raises:
         ValueError: If an argument is out of range.
     """
-    if launcher not in LAUNCHERS:
-        raise ValueError(f"launcher is {launcher!r}: it must be {', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}")
-    if not 1 <= ranks_per_node <= MOST_RANKS_PER_NODE:
-        raise ValueError(f"ranks per node is {ranks_per_node}: it must be from 1 to {MOST_RANKS_PER_NODE}")
-    if threads_per_rank < 1:
-        raise ValueError(f"threads per rank is {threads_per_rank}: it must be at least 1")
-    ranks = ranks_per_node * len(nodes)
-    meeting = {"MASTER_ADDR": nodes[0].address, "MASTER_PORT": str(port)}
-    environment = {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": str(threads_per_rank)}
-    entry = (sys.executable, "-u", "-m", "accelerando.cluster.entry", *program)
+    check(launcher, place.threads_per_rank, 1.0)
+    if not 1 <= place.ranks_per_node <= MOST_RANKS_PER_NODE:
+        raise ValueError(f"ranks per node is {place.ranks_per_node}: it must be from 1 to {MOST_RANKS_PER_NODE}")
+    meeting = {"MASTER_ADDR": place.nodes[0].address, "MASTER_PORT": str(port)}
+    environment = {
+        "GLOO_SOCKET_IFNAME": interface,
+        "OMP_NUM_THREADS": str(place.threads_per_rank),
+        FOLDER_VARIABLE: str(folder),
+    }
     if launcher == "torchrun":
-        return Plan(launcher, ranks, _torchrun(program, nodes, port, ranks_per_node), environment)
+        return Plan(launcher, place.ranks, _torchrun(words, place, port), environment)
+    environment |= meeting
     if launcher == "mpirun":
-        hosts = ",".join(f"{node.address}:{ranks_per_node}" for node in nodes) if agent else f"localhost:{ranks}"
-        how = ["--prtemca", "plm_ssh_agent", agent, "--map-by", f"ppr:{ranks_per_node}:node"] if agent else []
-        options = [*how, "--host", hosts, "-n", str(ranks), "--bind-to", "none"]
-        forwarded = [word for name in (*meeting, *environment) for word in ("-x", name)]
-        return Plan(
-            launcher, ranks, (Step(LOGIN, (*mpirun, *options, *forwarded, *entry)),),
-            # Ordinary users are root inside their own namespaces.
-            environment | meeting | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
-        )  # fmt: skip
-    options = [f"--nodes={len(nodes)}", f"--ntasks={ranks}", f"--ntasks-per-node={ranks_per_node}", "--overcommit"]
-    options += [f"--nodelist={','.join(node.name for node in nodes)}", "--kill-on-bad-exit=1", "--unbuffered"]
-    return Plan(launcher, ranks, (Step(LOGIN, ("srun", *options, *entry)),), environment | meeting)
+        # Ordinary users are root inside their own namespaces.
+        allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        options = _mpirun_options(place, [*meeting, "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"], agent)
+        real = [*mpirun, "-x", FOLDER_VARIABLE]
+        return Plan(launcher, place.ranks, (_step(real, "mpirun", options, words),), environment | allowed)
+    shape = [f"--nodes={len(place.nodes)}", f"--ntasks={place.ranks}", f"--ntasks-per-node={place.ranks_per_node}"]
+    shape += ["--overcommit", f"--nodelist={','.join(node.name for node in place.nodes)}"]
+    job = ["--kill-on-bad-exit=1", "--unbuffered"]
+    if launcher == "srun":
+        return Plan(launcher, place.ranks, (_step(["srun"], "srun", [*shape, *job], words),), environment)
+    script = folder / "job.sh"
+    head = ["#!/bin/sh", *(f"#SBATCH {option}" for option in [*shape, "--output=job.out"])]
+    real = [*head, shlex.join(["srun", *job, *entry(words)])]
+    script.write_text("\n".join(real) + "\n", encoding="utf-8")
+    typed = "\n".join([*head, shlex.join(["srun", *job, *typed_entry(words)])])
+    command = ("sbatch", "--wait", f"--chdir={folder}", str(script))
+    return Plan(launcher, place.ranks, (Step(LOGIN, command, "sbatch --wait job.sh"),), environment, typed)
 
 
-def _torchrun(program: Sequence[str], nodes: Sequence[Node], port: int, ranks_per_node: int) -> tuple[Step, ...]:
-    is_module = not program[0].endswith(".py")
+def _step(real: list[str], typed: str, options: Sequence[str], words: Sequence[str]) -> Step:
+    return Step(LOGIN, (*real, *options, *entry(words)), shlex.join([typed, *options, *typed_entry(words)]))
+
+
+def _mpirun_options(place: Place, forwarded: Sequence[str], agent: str | None) -> list[str]:
+    each = place.ranks_per_node
+    hosts = ",".join(f"{node.address}:{each}" for node in place.nodes) if agent else f"localhost:{place.ranks}"
+    how = ["--prtemca", "plm_ssh_agent", agent, "--map-by", f"ppr:{each}:node"] if agent else []
+    variables = [word for name in forwarded for word in ("-x", name)]
+    return [*how, "--host", hosts, "-n", str(place.ranks), "--bind-to", "none", *variables]
+
+
+def _torchrun(words: Sequence[str], place: Place, port: int) -> tuple[Step, ...]:
     steps = []
+    nodes, target = place.nodes, words[0]
+    if target.endswith(".py"):
+        typed_words = list(words)
+    else:
+        typed_words = ["-m", *words] if ":" not in target else typed_entry(words)[1:]
     for number, node in enumerate(nodes):
-        options = [f"--nnodes={len(nodes)}", f"--node-rank={number}", f"--nproc-per-node={ranks_per_node}"]
+        options = [f"--nnodes={len(nodes)}", f"--node-rank={number}", f"--nproc-per-node={place.ranks_per_node}"]
         options += [f"--master-addr={nodes[0].address}", f"--master-port={port}", f"--local-addr={node.address}"]
-        options += ["--max-restarts=0", "--monitor-interval=0.2", *(["--module"] if is_module else [])]
-        command = (sys.executable, "-u", "-m", "torch.distributed.run", *options, *program)
-        steps.append(Step(node.name, command))
+        more = ["--max-restarts=0", "--monitor-interval=0.2", "--no-python", *entry(words)]
+        command = (sys.executable, "-u", "-m", "torch.distributed.run", *options, *more)
+        steps.append(Step(node.name, command, shlex.join(["torchrun", *options, *typed_words])))
     return tuple(steps)
-
-
-def find_open_mpi() -> tuple[str, ...] | None:
-    """Find the words that start Open MPI's mpirun; None if there is none.
-
-    Several packages install a program of that name, and in one environment the last one wins. So the wheel's real
-    program is tried as well: its mpirun does no more than to say where it lies, and to call that.
-    """
-    for program in programs.find_mpi():
-        if program.kind == "Open MPI" and program.command == "mpirun":
-            return (program.path,)
-    wrapped = ("env", f"OPAL_PREFIX={sys.prefix}", str(Path(sys.prefix) / "bin" / "ompirun_wrapper"))
-    answer = programs.ask(*wrapped, "--version") or ""
-    return wrapped if programs.mpi_kind(answer) == "Open MPI" else None

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import socket
 import stat
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIMIT_S = 20.0
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
 KEPT: list[subprocess.Popen[bytes]] = []
 """Keepers that this process started: their input stays open, and they are buried when they end."""
 
