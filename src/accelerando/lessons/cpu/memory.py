@@ -1,0 +1,284 @@
+"""Where numbers lie decides how fast they come: caches, blocking, and the bytes that several threads share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from accelerando import bandwidth, measure, rounds, seeds
+from accelerando.lessons import Budget
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelerando.machine import Cache
+
+FLOAT_BYTES = 4
+_PASS_BYTES = 4 * 2**20  # what one call reads at least, so that starting it does not count
+OPERATIONS = 8
+"""Elementwise operations of the chain that `measure_blocking` runs."""
+
+
+# -- the staircase ----------------------------------------------------------------------------------------------------
+
+
+def reader(total_bytes: int) -> Callable[[], object]:
+    """Make a function that reads one float32 array of ``total_bytes`` again and again, on one thread's instructions.
+
+    All passes are one operator (a sum over an array that is repeated without a copy), so small arrays show their cache
+    and not the cost of starting an operator.
+
+    Args:
+        total_bytes: At least 4.
+    """
+    import torch
+
+    count = max(1, total_bytes // FLOAT_BYTES)
+    numbers = torch.rand(count, generator=seeds.generator(0))
+    repeated = numbers.expand(passes(total_bytes), count)
+    return lambda: repeated.sum()
+
+
+def passes(total_bytes: int) -> int:
+    """How often one call of `reader` goes through its array."""
+    return max(1, _PASS_BYTES // max(total_bytes, 1))
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """Bytes read per second over the size of the working set, one thread.
+
+    Args:
+        sizes_bytes: Rising.
+        bytes_per_s: At each size.
+        caches: Name -> bytes of one, smallest first; empty when unknown.
+    """
+
+    sizes_bytes: tuple[int, ...]
+    bytes_per_s: tuple[float, ...]
+    caches: Mapping[str, int]
+
+    def steps(self) -> dict[str, float]:
+        """Where the working set lies -> median bytes per second there; sizes near an edge count nowhere."""
+        found = {}
+        lower = 0.0
+        for name, size in (*self.caches.items(), ("memory", math.inf)):
+            inside = [
+                speed
+                for total, speed in zip(self.sizes_bytes, self.bytes_per_s, strict=True)
+                if 1.5 * lower < total <= 0.75 * size
+            ]
+            if inside:
+                found[name] = sorted(inside)[len(inside) // 2]
+            lower = size
+        return found
+
+    def sentence(self) -> str:
+        """What this run showed."""
+        found = self.steps()
+        if len(found) < 2:
+            return "The sizes of the caches are not known here: read the steps off the figure."
+        listed = ", ".join(f"{name} {speed / 1e9:.0f} GB/s" for name, speed in found.items())
+        top, bottom = max(found.values()), found[list(found)[-1]]
+        flat = [
+            f"{low} and {high}"
+            for (low, fast), (high, slow) in zip(list(found.items())[:-1], list(found.items())[1:], strict=True)
+            if fast < 1.15 * slow
+        ]
+        note = f" Between {' and between '.join(flat)} there is no step to be seen in this run." if flat else ""
+        return f"One core reads: {listed}. From the nearest place it comes **{top / bottom:.1f} times** as fast.{note}"
+
+
+def measure_staircase(budget: Budget, caches: Mapping[str, Cache], memory_bytes: int | None) -> Staircase:
+    """Measure how fast one thread reads, from arrays that fit into the smallest cache to arrays that fit into none.
+
+    Args:
+        budget: How long.
+        caches: ``Machine.caches``.
+        memory_bytes: ``Machine.memory_bytes``.
+    """
+    import torch
+
+    top = bandwidth.beyond_caches_bytes(dict(caches), memory_bytes) if budget.name != "smoke" else 2**20
+    sizes = bandwidth.ladder(top, 12 * 2**10, math.sqrt(2) if budget.name != "smoke" else 4.0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        speeds = [_read_bytes_per_s(size, budget.pair_s / 40) for size in sizes]
+    finally:
+        torch.set_num_threads(before)
+    known = {name: cache.each_bytes for name, cache in caches.items() if name != "L1i"}
+    return Staircase(tuple(sizes), tuple(speeds), dict(sorted(known.items(), key=lambda item: item[1])))
+
+
+def _read_bytes_per_s(size: int, budget_s: float) -> float:
+    taken = measure.measure(reader(size), budget_s=budget_s, min_sample_s=0.002)
+    return size // FLOAT_BYTES * FLOAT_BYTES * passes(size) / taken.median_s
+
+
+# -- blocking ---------------------------------------------------------------------------------------------------------
+
+
+def predict_blocked_speedup(operations: int, memory_bytes_per_s: float, cache_bytes_per_s: float) -> float:
+    """Predict how many times faster a chain of elementwise operations runs when it is done block by block.
+
+    Whole, every operation reads and writes the array in memory. In blocks, only the first read and the last write go to
+    memory, and what is between them stays in a cache.
+
+    Args:
+        operations: Of the chain, at least 1.
+        memory_bytes_per_s: Measured, above 0.
+        cache_bytes_per_s: Likewise.
+
+    Returns:
+        Time of the whole / time in blocks, with nothing counted but bytes.
+    """
+    whole = 2 * operations / memory_bytes_per_s
+    return whole / (2 / memory_bytes_per_s + 2 * (operations - 1) / cache_bytes_per_s)
+
+
+def run_chain(values: torch.Tensor, out: torch.Tensor, block: int) -> torch.Tensor:
+    """Run a chain of cheap elementwise operations, ``block`` numbers at a time; the result does not depend on it.
+
+    Args:
+        values: float32, one dimension.
+        out: Of the same shape; written.
+        block: At least 1.
+    """
+    import torch
+
+    for start in range(0, values.numel(), block):
+        part = out[start : start + block]
+        torch.mul(values[start : start + block], 0.5, out=part)
+        part.add_(1.0)
+        part.mul_(part)
+        part.sub_(0.25)
+        part.clamp_(0.0, 4.0)
+        part.mul_(0.5)
+        part.add_(0.125)
+        part.neg_()
+    return out
+
+
+@dataclass(frozen=True)
+class BlockCurve:
+    """A chain of elementwise operations, done in blocks of several sizes.
+
+    Args:
+        points: Keyed by numbers per block; the first one is the whole array at once.
+        predicted: By `predict_blocked_speedup`, for the best block.
+        caches: Name -> bytes of one.
+    """
+
+    points: tuple[rounds.RoundPoint, ...]
+    predicted: float
+    caches: Mapping[str, int]
+
+    @property
+    def best(self) -> rounds.RoundPoint:
+        """The fastest block."""
+        return max(self.points, key=lambda point: point.ratio)
+
+    def sentence(self) -> str:
+        """What this run showed."""
+        best, smallest = self.best, min(self.points, key=lambda point: point.key)
+        size = f"{best.key * FLOAT_BYTES / 1024:,.0f} KiB"
+        if best.ratio < 1.1:
+            return (
+                f"Blocks gain nothing here ({best.ratio:.2f} times at best, predicted {self.predicted:.1f}): the whole "
+                "array may already lie in a cache, or starting an operator costs as much as its bytes."
+            )
+        tail = (
+            f" Blocks of {smallest.key * FLOAT_BYTES / 1024:,.0f} KiB reach only {smallest.ratio:.2f} times: then "
+            "starting the operators costs more than the bytes."
+            if smallest.ratio < 0.8 * best.ratio
+            else ""
+        )
+        return (
+            f"The same {OPERATIONS} operations on the same numbers, in blocks of {size}: **{best.ratio:.1f} times** as "
+            f"fast as over the whole array; counting bytes alone had predicted {self.predicted:.1f}.{tail}"
+        )
+
+
+def measure_blocking(budget: Budget, stairs: Staircase, total_bytes: int) -> BlockCurve:
+    """Measure the chain on one thread, over the whole array and in smaller and smaller blocks.
+
+    Args:
+        budget: How many rounds.
+        stairs: Measured before; the prediction stands on it.
+        total_bytes: Of one array, for one that no cache holds.
+    """
+    import torch
+
+    count = total_bytes // FLOAT_BYTES if budget.name != "smoke" else 2**16
+    values = torch.rand(count, generator=seeds.generator(0))
+    out = torch.empty_like(values)
+    sizes = [count, *(2**power for power in range(22, 9, -2) if 2**power < count)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        runs = {size: _chain(values, out, size) for size in sizes}
+        points = rounds.measure_rounds(runs, min(budget.rounds, 7), sample_s=0.01)
+    finally:
+        torch.set_num_threads(before)
+    found = list(stairs.steps().values()) or [max(stairs.bytes_per_s), stairs.bytes_per_s[-1]]
+    middle = found[min(1, len(found) - 1)]  # a block that pays its operators does not fit into the smallest cache
+    return BlockCurve(points, predict_blocked_speedup(OPERATIONS, found[-1], middle), stairs.caches)
+
+
+def _chain(values: torch.Tensor, out: torch.Tensor, block: int) -> Callable[[], object]:
+    return lambda: run_chain(values, out, block)
+
+
+# -- several threads, one memory --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TriadByThreads:
+    """The triad over arrays that no cache holds, on more and more threads.
+
+    Args:
+        points: Keyed by threads; the first is 1.
+        total_bytes: Of the three arrays.
+    """
+
+    points: tuple[rounds.RoundPoint, ...]
+    total_bytes: int
+
+    def bytes_per_s(self, threads: int) -> float:
+        """Bandwidth on so many threads."""
+        return self.total_bytes / next(point.median_s for point in self.points if point.key == threads)
+
+    @property
+    def best_bytes_per_s(self) -> float:
+        """The highest bandwidth seen."""
+        return max(self.total_bytes / point.median_s for point in self.points)
+
+    def sentence(self) -> str:
+        """What this run showed."""
+        rates = ", ".join(f"{point.key}: {self.bytes_per_s(point.key) / 1e9:.0f} GB/s" for point in self.points)
+        if len(self.points) == 1:
+            return f"Triad on 1 thread: {rates}. There is one usable core here."
+        last = self.points[-1]
+        if last.ratio > 0.9 * last.key:
+            end = f"{last.key} threads get {last.ratio:.1f} times the bytes of one: one cannot keep this memory busy."
+        elif last.ratio > 1.15:
+            end = f"{last.key} threads get only {last.ratio:.1f} times the bytes of one: they share the way to memory."
+        else:
+            end = f"{last.key} threads get no more than one ({last.ratio:.2f} times): one core keeps the memory busy."
+        return f"Triad by threads: {rates}. {end}"
+
+
+def measure_triad_by_threads(budget: Budget, thread_counts: Sequence[int], total_bytes: int) -> TriadByThreads:
+    """Measure the triad on each number of threads, in turns.
+
+    Args:
+        budget: How many rounds.
+        thread_counts: Rising, the first is 1.
+        total_bytes: See `bandwidth.beyond_caches_bytes`.
+    """
+    size = total_bytes if budget.name != "smoke" else 2**20
+    runs = {threads: bandwidth.triad(size, threads) for threads in thread_counts}
+    return TriadByThreads(rounds.measure_rounds(runs, budget.rounds, sample_s=0.03), size)
