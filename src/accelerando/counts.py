@@ -23,6 +23,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from accelerando import torch_compile
+
 
 def parameters(module: nn.Module) -> int:
     """Count the trained numbers of a module, each once, even where a parameter is shared."""
@@ -126,7 +128,7 @@ class GraphReport:
     """How Dynamo cuts a function into graphs.
 
     Args:
-        graphs: Graphs captured for one call; 1 is best.
+        graphs: Graphs captured for one call; 1 is best, 0 means that Dynamo gave up (a break inside a loop).
         breaks: Graph breaks; 0 is best.
         operators: Operators captured, over all graphs.
         reasons: Why each break happened, in Dynamo's words, first line each.
@@ -141,15 +143,15 @@ class GraphReport:
 def graph_breaks(function: Callable[..., Any], *args: Any) -> GraphReport:
     """Ask Dynamo how it would cut ``function(*args)``; compiles nothing, and forgets what it knew before."""
     torch._dynamo.reset()
-    explained = torch._dynamo.explain(function)(*args)
+    with torch_compile.quiet():
+        explained = torch._dynamo.explain(function)(*args)
     torch._dynamo.reset()
     reasons = tuple(str(entry.reason).strip().splitlines()[0] for entry in explained.break_reasons)
-    return GraphReport(explained.graph_count, explained.graph_break_count, explained.op_count, reasons)
+    breaks = max(explained.graph_break_count, 0)  # it counts graphs less one, also where there is none
+    return GraphReport(explained.graph_count, breaks, explained.op_count, reasons)
 
 
-def recompiles(
-    function: Callable[..., Any], calls: list[tuple[Any, ...]], *, dynamic: bool | None = None
-) -> int:
+def recompiles(function: Callable[..., Any], calls: list[tuple[Any, ...]], *, dynamic: bool | None = None) -> int:
     """Count how often ``torch.compile`` translated ``function`` again while the calls were made, the first not counted.
 
     Uses the "eager" backend: what is counted is Dynamo's guards, and those do not depend on the code generator.
@@ -172,7 +174,8 @@ def recompiles(
     try:
         for args in calls:
             before = translated
-            compiled(*args)
+            with torch_compile.quiet():
+                compiled(*args)
             per_call.append(translated - before)
     finally:
         torch._dynamo.reset()

@@ -26,11 +26,9 @@ def ring_step(rank, step, world_size):  # the other way around
 """,
         """
 def ring_step(rank, step, world_size):  # pieces shifted by one, the halves written apart
-    right = (rank + 1) % world_size
-    if step < world_size - 1:
-        return {"to": right, "send": (rank - step - 1) % world_size, "receive": (rank - step - 2) % world_size, "adds": True}
-    step -= world_size - 1
-    return {"to": right, "send": (rank - step) % world_size, "receive": (rank - step - 1) % world_size, "adds": False}
+    right, adds = (rank + 1) % world_size, step < world_size - 1
+    piece = rank - step - 1 if adds else rank - (step - world_size + 1)
+    return {"to": right, "send": piece % world_size, "receive": (piece - 1) % world_size, "adds": adds}
 """,
     ],
     "parallelism.share": [
@@ -154,8 +152,8 @@ def test_every_place_that_a_message_or_the_quiz_points_to_is_a_heading_of_the_le
 
 
 ODD_VALUES = [
-    "None", "True", "10**400", "float('nan')", "-1", "'x' * 10**5", "[]", "{}", "[[1], {'a': None}]", "[[float('nan')]]",
-    "torch.zeros(2, 2)", "torch.tensor(1 + 2j)", "(i for i in range(3))", "object()", "1.0",
+    "None", "True", "10**400", "float('nan')", "-1", "'x' * 10**5", "[]", "{}", "[[1], {'a': None}]",
+    "[[float('nan')]]", "torch.zeros(2, 2)", "torch.tensor(1 + 2j)", "(i for i in range(3))", "object()", "1.0",
 ]  # fmt: skip
 
 

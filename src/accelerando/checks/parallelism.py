@@ -30,7 +30,9 @@ def ring_step(sub: Submission, rng: np.random.Generator) -> None:
 def _move(value: Any, world_size: int) -> dict[str, Any]:
     keys = ("to", "send", "receive", "adds")
     if not isinstance(value, dict) or set(value) != set(keys):
-        raise Wrong('`ring_step` should return {"to": ..., "send": ..., "receive": ..., "adds": ...}: found another thing.')
+        raise Wrong(
+            '`ring_step` should return {"to": ..., "send": ..., "receive": ..., "adds": ...}: found another thing.'
+        )
     for name in keys[:3]:
         number = value[name]
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < world_size:
@@ -44,7 +46,8 @@ def _judge_ring(plan: list[list[dict[str, Any]]], world_size: int) -> None:
     ranks = range(world_size)
     if not any(all(row[rank]["to"] == (rank + way) % world_size for row in plan for rank in ranks) for way in (1, -1)):
         raise Wrong(
-            f"With {world_size} ranks somebody sends to a rank that is not its neighbour, or turns around in the middle. "
+            f"With {world_size} ranks somebody sends to a rank that is not its neighbour, or turns around in the "
+            "middle. "
             f"In a ring, to whom does each rank send, in every step? {BY_HAND}"
         )
     held = [[{rank} for _ in ranks] for rank in ranks]
@@ -68,7 +71,8 @@ def _judge_ring(plan: list[list[dict[str, Any]]], world_size: int) -> None:
         if step == world_size - 2 and not all(any(len(held[r][piece]) == world_size for r in ranks) for piece in ranks):
             raise Wrong(
                 f"With {world_size} ranks: after the first {world_size - 1} steps every piece should be complete "
-                f"somewhere, and some is not. Which piece did a rank just make larger, and so should pass on next? {BY_HAND}"
+                "somewhere, and some is not. Which piece did a rank just make larger, and so should pass on next? "
+                f"{BY_HAND}"
             )
     missing = sum(len(piece) < world_size for own in held for piece in own)
     if missing:
@@ -82,7 +86,12 @@ def _judge_ring(plan: list[list[dict[str, Any]]], world_size: int) -> None:
 @grades("parallelism.share", wrong=mistakes.SHARES)
 def share(sub: Submission, rng: np.random.Generator) -> None:
     """Training: equal lengths, everybody's, anew in each epoch. Evaluation: each image exactly once."""
-    for n, world_size in ((int(rng.integers(300, 900)) * 3 + 1, 3), (int(rng.integers(100, 300)) * 8 + 3, 8), (40, 4), (3, 5)):
+    for n, world_size in (
+        (int(rng.integers(300, 900)) * 3 + 1, 3),
+        (int(rng.integers(100, 300)) * 8 + 3, 8),
+        (40, 4),
+        (3, 5),
+    ):
         judged = [_indices(sub.share(n, rank, world_size, 0, False), n) for rank in range(world_size)]
         _judge_evaluation(judged, n, world_size)
         epochs = [
@@ -96,7 +105,9 @@ def share(sub: Submission, rng: np.random.Generator) -> None:
                 f"epochs? {ALIKE}"
             )
         if n > 100 and epochs[0][0] == sorted(epochs[0][0]):
-            raise Wrong(f"In training the images come in the order in which they are stored. Who shuffles them? {ALIKE}")
+            raise Wrong(
+                f"In training the images come in the order in which they are stored. Who shuffles them? {ALIKE}"
+            )
     if _indices(sub.share(1001, 1, 3, 5, True), 1001) != _indices(sub.share(1001, 1, 3, 5, True), 1001):
         raise Wrong(
             "Asked twice for the same share, it gave two different ones. The ranks do not talk about it: how do they "
@@ -117,12 +128,15 @@ def _judge_evaluation(shares: list[list[int]], n: int, world_size: int) -> None:
     given = np.bincount(np.array([i for own in shares for i in own], dtype=np.int64), minlength=n)
     if given.max() > 1:
         raise Wrong(
-            f"In evaluation, with {n} images on {world_size} ranks, {int((given > 1).sum())} image(s) are judged more than "
-            f"once: the accuracy is wrong. Why does the sampler repeat images, and is that reason there in evaluation? {ALIKE}"
+            f"In evaluation, with {n} images on {world_size} ranks, {int((given > 1).sum())} image(s) are judged "
+            "more than "
+            "once: the accuracy is wrong. Why does the sampler repeat images, and is that reason there in "
+            f"evaluation? {ALIKE}"
         )
     if given.min() < 1:
         raise Wrong(
-            f"In evaluation, with {n} images on {world_size} ranks, {int((given < 1).sum())} image(s) are never judged. "
+            f"In evaluation, with {n} images on {world_size} ranks, {int((given < 1).sum())} image(s) are never "
+            "judged. "
             f"Who takes the rest when the shares do not divide? {ALIKE}"
         )
     _judge_balance(shares, n, world_size)
@@ -132,7 +146,8 @@ def _judge_balance(shares: list[list[int]], n: int, world_size: int) -> None:
     lengths = [len(own) for own in shares]
     if max(lengths) - min(lengths) > 1:
         raise Wrong(
-            f"In evaluation, with {n} images on {world_size} ranks, the shares have from {min(lengths)} to {max(lengths)} "
+            f"In evaluation, with {n} images on {world_size} ranks, the shares have from {min(lengths)} to "
+            f"{max(lengths)} "
             "images. Everybody waits for the longest: can they be more even?"
         )
 
@@ -141,19 +156,22 @@ def _judge_training(shares: list[list[int]], n: int, world_size: int) -> None:
     lengths = [len(own) for own in shares]
     if min(lengths) != max(lengths):
         raise Wrong(
-            f"In training, with {n} images on {world_size} ranks, the shares have from {min(lengths)} to {max(lengths)} "
+            f"In training, with {n} images on {world_size} ranks, the shares have from {min(lengths)} to "
+            f"{max(lengths)} "
             f"images. What does a rank with one batch more do in its last all-reduce? {ALIKE}"
         )
     given = np.bincount(np.array([i for own in shares for i in own], dtype=np.int64), minlength=n)
     if given.min() < 1:
         raise Wrong(
-            f"In training, with {n} images on {world_size} ranks, {int((given < 1).sum())} image(s) belong to nobody in an "
+            f"In training, with {n} images on {world_size} ranks, {int((given < 1).sum())} image(s) belong to nobody "
+            "in an "
             f"epoch. Do all ranks deal out the same order? {ALIKE}"
         )
     repeats = int(given.sum()) - n
     if repeats >= world_size:
         raise Wrong(
-            f"In training, with {n} images on {world_size} ranks, {repeats} of those dealt out are repeats. How many are "
+            f"In training, with {n} images on {world_size} ranks, {repeats} of those dealt out are repeats. How many "
+            "are "
             "needed to make the shares equal?"
         )
 
@@ -161,7 +179,9 @@ def _judge_training(shares: list[list[int]], n: int, world_size: int) -> None:
 @grades("parallelism.loss_weights", wrong=mistakes.WEIGHTS)
 def loss_weights(sub: Submission, rng: np.random.Generator) -> None:
     """The weights must make DDP's plain average the mean over all images, for shares of any size."""
-    drawn = [[int(count) for count in rng.integers(1, 40, size=rng.integers(1, 5))] for _ in range(int(rng.integers(2, 6)))]
+    drawn = [
+        [int(count) for count in rng.integers(1, 40, size=rng.integers(1, 5))] for _ in range(int(rng.integers(2, 6)))
+    ]
     kinds = {
         "the example": [[6, 2], [4]],
         "equal batches": [[8, 8], [8, 8], [8, 8]],
@@ -181,7 +201,8 @@ def loss_weights(sub: Submission, rng: np.random.Generator) -> None:
         length = sum(weight for weight, _ in pairs) / world_size
         if not math.isclose(length, 1.0, rel_tol=1e-6):
             raise Wrong(
-                f"With {kind}: if every image had the same gradient, your weights would make it {length:.3g} times as long "
+                f"With {kind}: if every image had the same gradient, your weights would make it {length:.3g} times "
+                "as long "
                 f"as it is. What does DDP do with the sum over the ranks? {TO_DDP}"
             )
         raise Wrong(
@@ -205,7 +226,7 @@ def _weights(value: Any, images: list[list[int]]) -> list[list[float]]:
 
 @grades("parallelism.first_that_fits", wrong=mistakes.STAGES)
 def first_that_fits(sub: Submission, rng: np.random.Generator) -> None:
-    """Memory is drawn between what two stages need, so that every stage is the answer, and each shortcut is wrong once."""
+    """Memory is drawn between what two stages need: every stage is the answer once, and each shortcut is wrong."""
     _ask_stage(sub, (10**9, 4, 2 * 10**9, 20 * 10**9), "the example with 20 GB", 0)
     _ask_stage(sub, (10**9, 4, 2 * 10**9, 8 * 10**9), "the example with 8 GB", 2)
     for _ in range(4):
@@ -235,11 +256,13 @@ def _ask_stage(sub: Submission, case: tuple[int, int, int, int], kind: str, expe
         return
     if found is None or (expected is not None and found > expected):
         raise Wrong(
-            f"With {kind}: an earlier stage than yours would do. How many bytes does each stage need for a parameter, and "
+            f"With {kind}: an earlier stage than yours would do. How many bytes does each stage need for a "
+            "parameter, and "
             f"which of them are dealt out? {HOLDS}"
         )
     raise Wrong(
-        f"With {kind}: your stage does not fit. What is kept for each parameter beside its weight, and does anything deal "
+        f"With {kind}: your stage does not fit. What is kept for each parameter beside its weight, and does anything "
+        "deal "
         f"out what is not the model's? {HOLDS}"
     )
 
@@ -262,14 +285,17 @@ def train(sub: Submission, rng: np.random.Generator) -> None:
     apart = float((weights[0] - weights[1]).abs().max()) / moved
     if not apart < 1e-3:
         raise Wrong(
-            f"After {probe.STEPS} steps the two ranks hold different weights, {apart:.0%} of the way apart. Which call tells "
+            f"After {probe.STEPS} steps the two ranks hold different weights, {apart:.0%} of the way apart. Which "
+            "call tells "
             f"DDP that a backward is coming, so that it sends? {TO_DDP}"
         )
     error = float((weights[0] - expected).abs().max()) / moved
     if not error < 2e-3:
         raise Wrong(
-            f"Both ranks agree, but their weights are {error:.0%} of the way off from those of one process with all images. "
-            "Which batches are in the gradient when the optimizer moves, and how much does each of them count? See *Fewer "
+            f"Both ranks agree, but their weights are {error:.0%} of the way off from those of one process with all "
+            "images. "
+            "Which batches are in the gradient when the optimizer moves, and how much does each of them count? See "
+            "*Fewer "
             "messages* in the lesson."
         )
     _judge_bytes(found, threshold)
@@ -285,7 +311,8 @@ def _flat_start(seed: int) -> Any:
 
 def _judge_bytes(found: list[dict[str, Any]], threshold: float) -> None:
     sent, plain = (
-        [report.get(name) for report in found if isinstance(report.get(name), int)] for name in ("sent_bytes", "plain_bytes")
+        [report.get(name) for report in found if isinstance(report.get(name), int)]
+        for name in ("sent_bytes", "plain_bytes")
     )
     if len(sent) < len(found) or len(plain) < len(found) or min(plain) <= 0:
         raise NotMeasurableHere("the result is right, but this system does not tell how many bytes were sent")

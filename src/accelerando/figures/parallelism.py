@@ -29,9 +29,13 @@ def all_reduce_step(schedule: Schedule, step: int) -> Picture:
             for piece, cell in enumerate(row):
                 share = len(cell) / schedule.ranks
                 colour = [pale + (full - pale) * share for pale, full in zip(_PALE, _FULL, strict=True)]
-                axes.add_patch(_box(rank, piece, colour, any(one.target == rank and one.piece == piece for one in moved)))
+                axes.add_patch(
+                    _box(rank, piece, colour, any(one.target == rank and one.piece == piece for one in moved))
+                )
                 text = "all" if share == 1 else "+".join(map(str, sorted(cell))) if len(cell) < 5 else f"{len(cell)}"
-                axes.text(rank, piece, text, ha="center", va="center", fontsize=8, color="white" if share > 0.6 else INK)
+                axes.text(
+                    rank, piece, text, ha="center", va="center", fontsize=8, color="white" if share > 0.6 else INK
+                )
         for one in moved:
             bend = 0.0 if abs(one.source - one.target) == 1 else -0.25
             axes.annotate(
@@ -75,7 +79,9 @@ def predicted_and_measured(panels: Mapping[str, Mapping[str, tuple[float, float 
     """
     said = [
         f"{title}: "
-        + ", ".join(f"{name} {a:.3g} predicted{'' if b is None else f', {b:.3g} measured'}" for name, (a, b) in rows.items())
+        + ", ".join(
+            f"{name} {a:.3g} predicted{'' if b is None else f', {b:.3g} measured'}" for name, (a, b) in rows.items()
+        )
         for title, rows in panels.items()
     ]
     rows_most = max(len(rows) for rows in panels.values())

@@ -1,4 +1,4 @@
-"""Probe of lab 7: runs the learner's `train` on two real ranks, inside the learner's sandbox, and counts what it sends."""
+"""Probe of lab 7: runs the learner's `train` on two real ranks in the learner's sandbox, and counts what it sends."""
 
 import inspect
 import textwrap
@@ -51,9 +51,7 @@ def whole(seed: int) -> torch.Tensor:
     model = network(seed)
     optimizer = optimizer_of(model)
     for own in zip(*(steps_of(seed, rank) for rank in range(RANKS)), strict=True):
-        images, labels = (
-            torch.cat([batch[part] for batches in own for batch in batches]) for part in (0, 1)
-        )
+        images, labels = (torch.cat([batch[part] for batches in own for batch in batches]) for part in (0, 1))
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
@@ -128,9 +126,14 @@ def _flat(model: nn.Module) -> torch.Tensor:
 def _explained(result: ranks.RanksResult) -> Wrong:
     if "NotImplementedError" in result.reason:
         return NotAnswered()
-    if "raised" in result.reason and "timed out" not in result.reason.lower() and "timeout" not in result.reason.lower():
+    if (
+        "raised" in result.reason
+        and "timed out" not in result.reason.lower()
+        and "timeout" not in result.reason.lower()
+    ):
         return Wrong(f"On {result.ranks} ranks, {result.reason}.")
     return Wrong(
-        f"On {result.ranks} ranks it did not come to an end ({result.reason}). Does every rank make the same collective "
+        f"On {result.ranks} ranks it did not come to an end ({result.reason}). Does every rank make the same "
+        "collective "
         "calls in the same order? See *When ranks are not alike* in the lesson."
     )

@@ -17,8 +17,8 @@ from accelerando.recipes import Recipe
 
 SIZES = models.CnnSizes(channels=(8, 16, 32), batch_norm=False, bias=True)
 """Without BatchNorm, which would make an image's gradient depend on the rest of its batch."""
-BATCHES = (16, 64, 256, 1024, 4096)
-RATE_AT_16, HIGHEST_RATE = 0.01, 0.16
+BATCHES = (16, 64, 256, 1024)
+RATE_AT_16, HIGHEST_RATE = 0.01, 0.08
 
 
 def predict_worth(batch_size: float, noise_images: float) -> float:

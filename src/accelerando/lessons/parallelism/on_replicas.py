@@ -1,7 +1,5 @@
 """What each of two ranks does in the experiments of `replicas`: data parallelism from hand-made to DDP."""
 
-from __future__ import annotations
-
 import datetime
 import time
 from collections.abc import Callable
@@ -13,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 
 from accelerando import counts, models, ranks, seeds
 from accelerando.lessons.parallelism import by_hand
@@ -81,7 +79,7 @@ def _overlapped(model: nn.Module) -> Way:
 
 
 def _inner(model: nn.Module) -> Way:
-    return DDP(model).module, _nothing
+    return DistributedDataParallel(model).module, _nothing
 
 
 WAYS: dict[str, Callable[[nn.Module], Way]] = {
@@ -90,7 +88,7 @@ WAYS: dict[str, Callable[[nn.Module], Way]] = {
     "the same start too": lambda model: _after_broadcast(model, by_hand.average_each),
     "in one message": lambda model: _after_broadcast(model, by_hand.average_flat),
     "while backward runs": _overlapped,
-    "DDP": lambda model: (DDP(model), _nothing),
+    "DDP": lambda model: (DistributedDataParallel(model), _nothing),
     "DDP, its inner module called": _inner,
 }
 
@@ -151,9 +149,10 @@ def _seconds(rounds: int, steps: int, rank: int, world_size: int) -> dict[str, l
 
 def _buckets(cap_mb: float) -> list[int]:
     """Bytes of each bucket, in the order in which they leave, once DDP has arranged them."""
-    model = DDP(_model(), bucket_cap_mb=cap_mb)
+    model = DistributedDataParallel(_model(), bucket_cap_mb=cap_mb)
     seen: list[int] = []
 
+    # DDP looks at these annotations, so this module must not turn them into text.
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         seen.append(bucket.buffer().nbytes)
         return allreduce_hook(None, bucket)  # type: ignore[arg-type]
@@ -167,7 +166,7 @@ def _buckets(cap_mb: float) -> list[int]:
 
 def _accumulate(how: str, rank: int, world_size: int, batches: int = 4) -> dict[str, float]:
     """One optimizer step from several batches: what it sends, and how far it is from one big batch."""
-    alone, model = _model(), DDP(_model())
+    alone, model = _model(), DistributedDataParallel(_model())
     images, labels = _images(0, world_size)
     nn.functional.cross_entropy(alone(images), labels).backward()
     own = [_own(tensor, rank, world_size).chunk(batches) for tensor in (images, labels)]
@@ -177,9 +176,7 @@ def _accumulate(how: str, rank: int, world_size: int, batches: int = 4) -> dict[
         model.require_backward_grad_sync = how != "no_sync" or number == batches - 1  # what no_sync() sets
         (nn.functional.cross_entropy(model(some), theirs) / batches).backward()
     sent = (counts.sent_bytes() or 0) - before
-    right, found = (
-        torch.cat([p.grad.flatten() for p in m.parameters() if p.grad is not None]) for m in (alone, model)
-    )
+    right, found = (torch.cat([p.grad.flatten() for p in m.parameters() if p.grad is not None]) for m in (alone, model))
     return {"sent_bytes": sent, "error": float((right - found).abs().max() / right.abs().max())}
 
 
@@ -200,7 +197,7 @@ def _unused() -> dict[str, str]:
     """What DDP says when a parameter gets no gradient, and whether finding such parameters helps."""
     told = {}
     for name, options in {"as it is": {}, "find_unused_parameters=True": {"find_unused_parameters": True}}.items():
-        model = DDP(TwoHeads(), **options)
+        model = DistributedDataParallel(TwoHeads(), **options)
         told[name] = "two steps went well"
         try:
             for _ in range(2):
@@ -220,7 +217,7 @@ def _uneven(rank: int, world_size: int) -> dict[str, Any]:
         except RuntimeError as error:
             waited = str(error).splitlines()[0]
     dist.barrier()
-    model = DDP(nn.Linear(4, 1))
+    model = DistributedDataParallel(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     steps = 0
     with Join([model]):

@@ -12,7 +12,7 @@ from torch import nn
 
 from accelerando import counts, ranks, seeds
 
-WIDTH, BLOCKS, BATCH, MICRO_BATCHES = 256, 4, 256, 4
+WIDTH, BLOCKS, BATCH, MICRO_BATCHES = 256, 4, 384, 4
 RATE = 1e-3
 Step = Callable[[], float]
 """One training step; returns the loss of the whole batch before it."""
@@ -46,7 +46,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Kept:
-    """Counts the bytes of activations that a block keeps for backward; weights have another first dimension."""
+    """Counts the bytes of activations that are kept for backward, by their number of rows: no weight has as many."""
 
     def __init__(self, rows: int) -> None:
         """Count tensors of so many rows."""
@@ -137,7 +137,7 @@ def _alone(rank: int, world_size: int) -> tuple[Step, nn.Module, Any, Kept]:
 
 
 def _part(rank: int, world_size: int) -> list[torch.Tensor]:
-    return [tensor.chunk(world_size)[rank] for tensor in batch()]
+    return [tensor.chunk(world_size)[rank].clone() for tensor in batch()]  # a view would keep the whole batch
 
 
 def _data(rank: int, world_size: int) -> tuple[Step, nn.Module, Any, Kept]:

@@ -92,7 +92,10 @@ class ReplicaStory:
         """Markdown: each way, whether ranks agree, whether the result is right, what it sent."""
         if not self.ways:
             return NOT_RUN
-        lines = ["| what is done | ranks apart | from one big batch | sent per step | right? |", "|---|---|---|---|---|"]
+        lines = [
+            "| what is done | ranks apart | from one big batch | sent per step | right? |",
+            "|---|---|---|---|---|",
+        ]
         lines += [
             f"| {name} | {_share(way.apart)} | {_share(way.error)} | {size(way.sent_bytes)} | "
             f"{'yes' if way.is_right else '**no**'} |"
@@ -180,8 +183,10 @@ class ReplicaStory:
         ratio = always["sent_bytes"] / seldom["sent_bytes"] if seldom["sent_bytes"] else float("nan")
         return (
             f"One optimizer step from four batches: {size(always['sent_bytes'])} sent with a message after each, "
-            f"{size(seldom['sent_bytes'])} with `no_sync` for the first three: **{ratio:.1f} times** fewer. The gradient "
-            f"is off from that of one big batch by {always['error']:.1g} and {seldom['error']:.1g} of its largest entry: "
+            f"{size(seldom['sent_bytes'])} with `no_sync` for the first three: **{ratio:.1f} times** fewer. The "
+            "gradient "
+            f"is off from that of one big batch by {always['error']:.1g} and {seldom['error']:.1g} of its largest "
+            "entry: "
             "rounding."
         )
 

@@ -13,9 +13,9 @@ from accelerando.lessons.parallelism.wires import size
 RANKS = 2
 TELL = "accelerando.lessons.parallelism.on_shards:tell"
 STACK = strategies.Stack(
-    parameters=4 * 8 * 256**2, blocks=4, boundary_bytes=256 * 256 * 4, inner_bytes=256 * 4 * 256 * 4
+    parameters=4 * 8 * 256**2, blocks=4, boundary_bytes=384 * 256 * 4, inner_bytes=384 * 4 * 256 * 4
 )
-"""Of ``on_shards``: four blocks of width 256, a batch of 256."""
+"""Of ``on_shards``: four blocks of width 256, a batch of 384."""
 WITH = {
     "data": "`DistributedDataParallel`",
     "optimizer sharded": "`ZeroRedundancyOptimizer` (ZeRO 1)",
@@ -64,7 +64,8 @@ class ShardStory:
             sent = "" if one.sent_bytes is None else size(one.sent_bytes)
             same = "" if one.loss_error is None else "yes" if one.loss_error < 1e-4 else f"off by {one.loss_error:.1%}"
             lines.append(
-                f"| {name} | {WITH[name]} | {size(one.predicted.total)} | {counted} | {size(one.predicted_sent_bytes)} | "
+                f"| {name} | {WITH[name]} | {size(one.predicted.total)} | {counted} | "
+                f"{size(one.predicted_sent_bytes)} | "
                 f"{sent} | {same} |"
             )
         return "\n".join(lines)
@@ -79,8 +80,10 @@ class ShardStory:
         least = min(run, key=lambda name: run[name].memory.total if run[name].memory else 0)  # type: ignore[union-attr]
         counted = {name: one for name, one in run.items() if one.sent_bytes is not None}
         told = (
-            f"One process needs {size(self.alone.total)} for this model. Predicted and counted memory differ by at most "
-            f"{off[worst]:.0%} ({worst}). **{least}** needs least, {size(run[least].memory.total)} on each of {RANKS} ranks."  # type: ignore[union-attr]
+            f"One process needs {size(self.alone.total)} for this model. Predicted and counted memory differ by at "
+            "most "
+            f"{off[worst]:.0%} ({worst}). **{least}** needs least, {size(run[least].memory.total)} on each of "
+            f"{RANKS} ranks."  # type: ignore[union-attr]
         )
         if counted:
             quiet = min(counted, key=lambda name: counted[name].sent_bytes or 0)
@@ -89,7 +92,8 @@ class ShardStory:
             told += f" **{quiet}** sends least, {size(counted[quiet].sent_bytes or 0)}."
             if more:
                 told += (
-                    f" More than predicted: {', '.join(more)}; on a CPU this library's reduce-scatter is an all-reduce of "
+                    f" More than predicted: {', '.join(more)}; on a CPU this library's reduce-scatter is an "
+                    "all-reduce of "
                     "which each rank keeps its part."
                 )
         broken = [name for name, one in self.dealt.items() if one.error]

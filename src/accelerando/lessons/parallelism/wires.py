@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from accelerando import cluster, collectives, costs, measure, ranks
+from accelerando import cluster, collectives, costs, measure, programs, ranks
 from accelerando.lessons import Budget
 
 RANKS = 4
@@ -83,7 +84,7 @@ class CollectiveCounts:
     def sentence(self) -> str:
         """What this run showed."""
         if not self.sent_bytes:
-            return "The bytes were not counted in this run (the smoke budget starts no ranks, or the system does not tell)."
+            return "No bytes were counted in this run: the smoke budget starts no ranks, or the system does not tell."
         ratios = {
             name: sum(sent) / predict_moved_bytes(name, self.message_bytes, self.world_size)
             for name, sent in self.sent_bytes.items()
@@ -95,8 +96,9 @@ class CollectiveCounts:
         if wasteful:
             worst = max(wasteful, key=lambda name: wasteful[name])
             told += (
-                f"; {', '.join(wasteful)} move{'s' if len(wasteful) == 1 else ''} more here, {worst} "
-                f"{wasteful[worst]:.1f} times as much: this library has no better algorithm for it on a CPU"
+                f"; more is moved for {' and '.join(wasteful)} ({worst}: {wasteful[worst]:.1f} times as much), which "
+                "gloo "
+                "makes out of other collectives"
             )
         if "all-reduce" in self.sent_bytes:
             each = max(self.sent_bytes["all-reduce"])
@@ -170,8 +172,10 @@ class AllReduceTimes:
         return (
             f"{self.where}: {large} took {measure.duration(hand['naive'][1])} naive, "
             f"{measure.duration(hand['tree'][1])} by tree and {measure.duration(hand['ring'][1])} by ring "
-            f"({gain:.1f} times as fast as naive; predicted {self.predicted_s['naive'][1] / self.predicted_s['ring'][1]:.1f}). "
-            f"Of {small}, **{best[0]}** was fastest, of {large} **{best[1]}**. The prediction for {large} was worst for "
+            f"({gain:.1f} times as fast as naive; predicted "
+            f"{self.predicted_s['naive'][1] / self.predicted_s['ring'][1]:.1f}). "
+            f"Of {small}, **{best[0]}** was fastest, of {large} **{best[1]}**. The prediction for {large} was worst "
+            "for "
             f"{off}: {measure.duration(self.predicted_s[off][1])} predicted, "
             f"{measure.duration(self.measured_s[off][1])} measured."
         )
@@ -191,9 +195,10 @@ def measure_all_reduce(budget: Budget, *, world_size: int = RANKS, bandwidth: st
         return read_times(f"on links of {bandwidth}", link, world_size, [], is_shaped=True)
     why = "no reason was given"
     try:
-        with cluster.up(world_size, bandwidth=bandwidth, name="lesson-7") as made:
+        with cluster.up(world_size, bandwidth=bandwidth, name=f"lesson-7-{os.getpid() % 10**6}") as made:
             if made.why_loopback is None:
-                values = made.run(TIME, payload=payload, time_limit_s=120.0).values
+                launcher = "mpirun" if programs.find_open_mpi() else "torchrun"
+                values = made.run(TIME, payload=payload, launcher=launcher, time_limit_s=120.0).values
                 link = costs.Link(values[0]["latency_s"], cluster.parse_bandwidth(bandwidth))
                 where = f"{world_size} virtual nodes, links of {bandwidth}"
                 return read_times(where, link, world_size, values, is_shaped=True)
