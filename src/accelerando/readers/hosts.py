@@ -38,7 +38,7 @@ def parse(text: str) -> dict[str, Any]:
     Raises:
         Unreadable: If there is no host list, a bracket stays open, or more than 100,000 hosts are meant.
     """
-    pasted = clean(re.sub(r"[ \t]*\\[ \t]*\n\s*", " ", _without_json(text)))
+    pasted = clean(re.sub(r"\\[ \t]*\n\s*", " ", _without_json(text)))
     variables = slurm.read_variables(pasted)
     if re.search(r"\bJobId=\d+|\bNodeList=\S", pasted.text):
         answer = slurm.from_scontrol(pasted)
@@ -74,7 +74,7 @@ def _without_json(text: str) -> str:
         return text
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return "".join(f"{name}={value}\n" for name, value in found.items() if not isinstance(value, dict | list))
 

@@ -27,8 +27,8 @@ def read(pasted: Pasted) -> HostList | None:
 def _from_bjobs(pasted: Pasted) -> HostList | None:
     """Read LSF's jobs: ``on Host(s) <4*a> <4*b>`` of the long form, else the column or line EXEC_HOST."""
     counted = rf"(?:\d{{1,6}}\*)?{NAME}"
-    whole = re.sub(r"\s*\n\s*", " ", pasted.text)
-    told = re.search(rf"[Ss]tarted .*?on (?:\d+ )?(?:Host\(s\)|Hosts/Processors|Hosts?)((?:\s*<{counted}>)+)", whole)
+    whole = " ".join(pasted.text.split())
+    told = re.search(rf"[Ss]tarted .{{0,60}}?on (?:\d+ )?(?:Host\(s\)|Hosts/Processors|Hosts?)((?:\s*<{counted}>)+)", whole)
     words: list[str] = re.findall(counted, told.group(1)) if told else []
     place = next((i for i, line in enumerate(pasted.lines) if "EXEC_HOST" in line.text), None)
     if not words and place is not None:
@@ -53,7 +53,7 @@ def _from_bjobs(pasted: Pasted) -> HostList | None:
 
 def _from_map(pasted: Pasted) -> HostList | None:
     """Read what Open MPI prints with ``--display-map``: the ranks that it puts on each node."""
-    found = re.findall(rf"Data for node: ({NAME})\b.*?Num procs: (\d{{1,6}})", pasted.text)
+    found = re.findall(rf"Data for node: ({NAME})\b[^\n]{{0,120}}?Num procs: (\d{{1,6}})", pasted.text)
     slots = {host: int(count) for host, count in found}
     if not slots:
         return None

@@ -148,7 +148,7 @@ HANGS = _meanings(
     (r"Call to connect (?:to \S+ )?returned Connection timed out, retrying", "connecting to another rank times out again and again"),
     (r"DUE TO TIME LIMIT|CANCELLED AT .* TIME", "the job ran into its time limit"),
     (r"detected a collective timeout from another rank|Received a (?:global )?(?:dump|timeout) signal due to a collective timeout", ANOTHER_TIMED_OUT),
-    (r"store->get\(.*got error: (?:Socket Timeout|wait timeout)|wait(?:ing)? timeout after \d+\s?ms|Timed out after \d+ seconds? waiting for clients", "the ranks did not all meet in time"),
+    (r"store->get\([^)]{0,80}\) got error: (?:Socket Timeout|wait timeout)|wait(?:ing)? timeout after \d+\s?ms|Timed out after \d+ seconds? waiting for clients", "the ranks did not all meet in time"),
 )  # fmt: skip
 
 # Follows from something else: blamed only when nothing better is found.

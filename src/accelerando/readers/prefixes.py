@@ -12,9 +12,9 @@ _LEVEL = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|[DIWEF])"
 _PREFIXES = re.compile(
     r"^\s*(?:"
     r"\[\d+,\d+\]<std(?:out|err|diag)>:?"  # Open MPI --tag-output
-    rf"|\[?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s*[:|])?(?:\s+std(?:out|err) [FP])?"
-    rf"(?:\s+[-|]?\s*\[?{_LEVEL}\]?\s*[-|:])?(?=\s|$)"
-    rf"|\[{_CLOCK}\](?=\s|$)|{_CLOCK}(?:\s*[|])?(?=\s|$)"
+    rf"|\[?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: ?[:|])?(?: std(?:out|err) [FP])?"
+    rf"(?: {{1,3}}[-|]? ?\[?{_LEVEL}\]? {{0,3}}[-|:])?(?=\s|$)"
+    rf"|\[{_CLOCK}\](?=\s|$)|{_CLOCK}(?: ?[|])?(?=\s|$)"
     rf"|{_LEVEL} \d\d-\d\d {_CLOCK}(?: \[?[\w.]+:\d+\])?(?=\s|$)"  # vLLM
     rf"|[A-Z][a-z]{{2}}\s+\d{{1,2}} {_CLOCK} [\w.-]+ [\w./-]+(?:\[\d+\])?:(?=\s|$)"  # syslog, journalctl
     r"|\[(?:default|rank|trainer|node)[-_]?\d+[^\]\n]*\]:?"  # torchrun
@@ -26,7 +26,7 @@ _PREFIXES = re.compile(
 _LINE_NUMBER = re.compile(r"^\s*(\d{1,7})(?:[:.|)]|(?=\s|$))[ \t]?")
 _LABEL = re.compile(r"^\s*([\w.-]{1,63}):(?: |$)")
 _RANK_LABEL = re.compile(r"^\s*\d{1,5}:(?: |$)")
-_BOX = re.compile(r"^\s*[│┃║] ?|\s*[│┃║]\s*$")
+_BOX = re.compile(r"^\s*[│┃║] ?|[│┃║]\s*$")
 _QUOTED = re.compile(r'^\s*"(?:[^"\\\n]|\\.)*",?$')
 
 
@@ -51,7 +51,7 @@ def _unquoted(line: str) -> str:
     line = line.strip().rstrip(",")
     try:
         return str(json.loads(line, strict=False)) if line else ""
-    except ValueError:  # an escape that JSON does not know
+    except (ValueError, RecursionError):  # an escape that JSON does not know
         return line[1:-1]
 
 
@@ -78,7 +78,7 @@ def _without_quotes(lines: list[str]) -> list[str]:
 
 
 def _without_boxes(lines: list[str]) -> list[str]:
-    return [_BOX.sub("", line) for line in lines] if any(_BOX.match(line) for line in lines) else lines
+    return [_BOX.sub("", line).rstrip() for line in lines] if any(_BOX.match(line) for line in lines) else lines
 
 
 def _without_prefixes(lines: list[str]) -> list[str]:

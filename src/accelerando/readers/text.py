@@ -16,6 +16,7 @@ from accelerando.readers import prefixes
 
 MAX_BYTES = 64 * 2**20
 MAX_CPU_ID = 65_536
+_BLANK_LINES = 3
 
 _ESCAPE = r"(?:\x1b|␛|\\u001b|\\x1b|\\033|\\e|\^\[)"
 _ANSI = re.compile(
@@ -52,7 +53,7 @@ class Pasted:
     """A cleaned file.
 
     Attributes:
-        lines: All lines, blank ones too, in order.
+        lines: All lines in order, of many blank ones in a row the first.
         inner: The lines of the fenced block, where a text has just one; else all.
         warnings: What was repaired on the way.
         ends_with_newline: False when the last line may be cut.
@@ -157,8 +158,14 @@ def clean(text: str, *, markup: bool = True) -> Pasted:
     for place in fences:
         lines[place] = ""
     lines = prefixes.removed(lines, warnings)
-    numbered_lines = tuple(Line(number, line) for number, line in enumerate(lines, start=1))
-    inner = numbered_lines[fences[0] : fences[1]] if len(fences) == 2 else numbered_lines
+    numbered_lines = tuple(
+        Line(number, line)
+        for number, line in enumerate(lines, start=1)
+        if line or not markup or any(lines[max(0, number - 1 - _BLANK_LINES) : number])
+    )
+    inner = numbered_lines
+    if len(fences) == 2:
+        inner = tuple(line for line in numbered_lines if fences[0] < line.number <= fences[1])
     return Pasted(numbered_lines, inner, tuple(warnings), ends_with_newline or not lines[-1].strip())
 
 
