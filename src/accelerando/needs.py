@@ -48,6 +48,16 @@ def _library(name: str, title: str, use: str) -> _Need:
     return _Need(lambda m: bool(m.versions.get(name)), why, use)
 
 
+def _why_no_oneccl(machine: Machine) -> str | None:
+    """What the record of a machine says; if that is all well, what the backend itself says on this machine."""
+    library = _library("oneccl", "oneCCL", "")
+    if not _is_linux_x86(machine) or not library.is_there(machine):
+        return library.why(machine)
+    from accelerando.backends import oneccl
+
+    return oneccl.why_not()
+
+
 def _has_shm(machine: Machine) -> bool:
     """Other systems than Linux have no such folder and need none."""
     if machine.shm_bytes is None:
@@ -99,10 +109,11 @@ _NEEDS: dict[str, _Need] = {
         "Intel Extension for PyTorch",
         "`./course` installs 2.8.0, its last release; the lesson shows the same speed-ups in stock PyTorch beside it",
     ),
-    "oneccl": _library(
-        "oneccl",
-        "oneCCL",
-        "`pip install oneccl-cpu==2021.15.2 oneccl-cpu-devel==2021.15.2`; gloo takes its place otherwise",
+    "oneccl": _Need(
+        lambda m: _why_no_oneccl(m) is None,
+        lambda m: f"{_why_no_oneccl(m)}".partition(": ")[0],
+        "gloo takes its place; oneCCL needs `pip install oneccl-cpu==2021.15.2 oneccl-cpu-devel==2021.15.2` and a C++ "
+        "compiler",
     ),
     "nni": _Need(
         lambda m: bool(m.versions.get("nni")), lambda m: "NNI is not installed", "`./course` installs NNI 3.0"

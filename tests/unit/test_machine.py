@@ -240,7 +240,10 @@ def test_bare_machine_misses_everything_and_every_line_says_why_and_how() -> Non
         ("memory", {"memory_bytes": 2**33}),
     ],
 )
-def test_a_need_is_met_by_the_thing_it_names(need: str, changes: dict[str, object]) -> None:
+def test_a_need_is_met_by_the_thing_it_names(
+    need: str, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accelerando.backends.oneccl.why_not", lambda: None)
     assert machine.missing(bare_machine(), [need]) != ()
     assert machine.missing(bare_machine(**changes), [need]) == ()
 
@@ -323,3 +326,13 @@ def test_macos_says_what_its_sysctl_says() -> None:
     intel["machdep.cpu.leaf7_features"] = "AVX2 BMI1"
     assert macos.read_cpu(intel.get)["simd"] == "AVX2"
     assert macos.read_cpu(lambda key: None)["simd"] is None
+
+
+def test_oneccl_counts_as_missing_with_the_reason_that_the_backend_itself_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reason = "there is no C++ compiler to build the backend with"
+    monkeypatch.setattr("accelerando.backends.oneccl.why_not", lambda: f"{reason}: install g++")
+    (gap,) = machine.missing(bare_machine(versions={"oneccl": "2021.15.2"}), ["oneccl"])
+    assert gap.why == reason
+    assert "gloo takes its place" in gap.how
