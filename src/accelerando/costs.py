@@ -220,6 +220,27 @@ def predict_price(price_per_hour: float, step_s: float, steps: float = 1000, sta
     return price_per_hour * (startup_s + steps * step_s) / 3600
 
 
+def predict_break_even_steps(compile_s: float, eager_step_s: float, compiled_step_s: float) -> float:
+    """Predict after how many steps compiling has paid for itself.
+
+    Args:
+        compile_s: Seconds spent before the first compiled step can run; at least 0.
+        eager_step_s: Seconds of a step without compiling; above 0.
+        compiled_step_s: Seconds of a compiled step; above 0.
+
+    Returns:
+        Steps, not rounded; infinity when a compiled step saves nothing.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    _at_least("compile_s", compile_s, 0)
+    _above("eager_step_s", eager_step_s, 0)
+    _above("compiled_step_s", compiled_step_s, 0)
+    saved_s = eager_step_s - compiled_step_s
+    return compile_s / saved_s if saved_s > 0 else math.inf
+
+
 @dataclass(frozen=True)
 class Offer:
     """A machine that can be rented. Its numbers are the user's input: no price is a fact of the course.
