@@ -7,6 +7,7 @@ batches in order; and when more threads want to run than there are cores, all ru
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -181,9 +182,7 @@ def simulate(plan: Plan, batches: int = BATCHES) -> Timeline:
     if batches <= SETTLED:
         raise ValueError(f"batches is {batches}: more than {SETTLED} are needed, the first ones are not typical")
     board = _Board()
-    actors: dict[str, _Actor] = {
-        f"worker {number}": _worker(plan, board, number, batches) for number in range(plan.workers)
-    }
+    actors: dict[str, _Actor] = {f"worker {number}": _worker(plan, board, number) for number in range(plan.workers)}
     actors["process"] = _process(plan, board, batches)
     if plan.copies == "own_stream":
         actors["copy"] = _copier(plan, board, batches)
@@ -193,8 +192,8 @@ def simulate(plan: Plan, batches: int = BATCHES) -> Timeline:
     return Timeline(plan, tuple(spans), tuple(span.end_s for span in spans if span.kind == "step"))
 
 
-def _worker(plan: Plan, board: _Board, number: int, batches: int) -> _Actor:
-    for batch in range(number, batches, plan.workers):
+def _worker(plan: Plan, board: _Board, number: int) -> _Actor:
+    for batch in itertools.count(number, plan.workers):  # endless: a last batch would leave its cores to the others
         yield _Until(lambda batch=batch: batch < board.taken + plan.prefetch * plan.workers, batch)  # type: ignore[misc]
         yield from _load(plan, batch)
         board.ready.add(batch)
@@ -253,7 +252,7 @@ class _Engine:
     def run(self) -> list[Span]:
         for lane in self.actors:
             self._next(lane)
-        while self.doing:
+        while any(not lane.startswith("worker") for lane in self.doing):
             self._settle()
             self._advance()
         return self.spans
@@ -286,7 +285,7 @@ class _Engine:
     def _advance(self) -> None:
         working = {lane: what for lane, what in self.doing.items() if isinstance(what, _Work)}
         if not working:
-            assert not self.doing, "somebody waits for what nobody does"
+            assert all(lane.startswith("worker") for lane in self.doing), "somebody waits for what nobody does"
             return
         wanted = sum(what.threads for what in working.values())
         slowed = min(1.0, self.cores / wanted) if wanted else 1.0

@@ -219,3 +219,35 @@ def test_a_real_experiment_that_takes_too_long_is_told_from_one_that_fails() -> 
         side(0.3)
     with speed.open_side(Experiment("speed_targets:fail"), [3], None) as side, pytest.raises(ExperimentFailed):
         side(30.0)
+
+
+class Answering:
+    """A submission whose function returns the seed it was given."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    def call(self, function: str, *, seed: int, **arguments: object) -> object:
+        self.seeds.append(seed)
+        return [[seed], [1, 2]]  # unequal things: no array of predictions
+
+
+def test_a_call_that_takes_a_seed_gets_another_in_every_run_and_is_looked_at() -> None:
+    looked_at: list[tuple[object, int]] = []
+    submission = Answering()
+    call = LearnerCall("answer", takes_seed=True)
+    task = SpeedTask(call, call, examine=lambda value, seed: looked_at.append((value, seed)))
+    result = speed.run(task, QUESTION, seed=0, submission=submission, watch=FakeMachine().watch, budget_s=0.01)  # type: ignore[arg-type]
+    assert result.status in ("failed", "undecided"), result.message
+    assert len(looked_at) == result.evidence["pairs"]
+    assert all(value == [[seed], [1, 2]] for value, seed in looked_at)
+    assert len({seed for _, seed in looked_at}) == len(looked_at)
+
+
+def test_a_timed_call_that_returned_no_answer_fails_with_its_sentence() -> None:
+    def refuse(value: object, seed: int) -> None:
+        raise Wrong("That is no epoch.")
+
+    task = SpeedTask(LearnerCall("a", takes_seed=True), LearnerCall("b", takes_seed=True), examine=refuse)
+    result = speed.run(task, QUESTION, seed=0, submission=Answering(), watch=FakeMachine().watch)  # type: ignore[arg-type]
+    assert (result.status, result.message) == ("failed", "That is no epoch.")

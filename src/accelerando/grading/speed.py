@@ -5,6 +5,7 @@ is kept. Failed: it ends below, or the accuracy is lost. Else more pairs; when t
 A busy machine can make a good answer slow (two threads that share one free core), so nobody fails for speed on one.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ class Run:
 
     seconds: float
     predictions: NDArray | None = None  # int64 (N,): one class per held-out image
+    returned: tuple[Any, int] | None = None  # by a learner's call, and the seed that it was given
 
 
 class TooSlow(Exception):
@@ -69,8 +71,9 @@ def open_side(what: Experiment | LearnerCall, seeds: Sequence[int], submission: 
         return
     if submission is None:
         raise Ungradable("this question times the learner's own function, but there is no worker to call it in")
-    _run_call(submission, what)  # warm-up: what is compiled or cached once is no part of a run
-    yield lambda limit_s: _run_call(submission, what)
+    waiting = itertools.cycle(seeds)
+    _run_call(submission, what, next(waiting))  # warm-up: what is compiled or cached once is no part of a run
+    yield lambda limit_s: _run_call(submission, what, next(waiting))
 
 
 def _run_experiment(worker: Worker, experiment: Experiment, limit_s: float) -> Run:
@@ -86,16 +89,23 @@ def _run_experiment(worker: Worker, experiment: Experiment, limit_s: float) -> R
     return Run(float(value["seconds"]), _as_array(value.get("predictions")))
 
 
-def _run_call(submission: Submission, call: LearnerCall) -> Run:
+def _run_call(submission: Submission, call: LearnerCall, seed: int) -> Run:
     """The sandbox ends a call that takes too long by itself."""
+    more = {"seed": seed} if call.takes_seed else {}
+    ask = submission.probe if call.is_probe else submission.call
     started_s = time.perf_counter()
-    value = submission.call(call.function, **call.arguments)
+    value = ask(call.function, **call.arguments, **more)
     elapsed_s = time.perf_counter() - started_s
-    return Run(elapsed_s, _as_array(value))
+    return Run(elapsed_s, _as_array(value), (value, seed))
 
 
 def _as_array(value: Any) -> NDArray | None:
-    return np.asarray(value) if isinstance(value, np.ndarray | list) or hasattr(value, "numpy") else None
+    if not isinstance(value, np.ndarray | list) and not hasattr(value, "numpy"):
+        return None
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # a list of unequal things is no array of predictions
+        return None
 
 
 def run(
@@ -229,6 +239,8 @@ class _Duel:
             if not place:
                 raise
             raise CandidateFailed(f"your side gave no time: {error}") from None
+        if place and self.task.examine is not None and found.returned is not None:
+            self.task.examine(*found.returned)
         if not (math.isfinite(found.seconds) and found.seconds > 0):
             raise Ungradable(f"a run lasted {found.seconds} s by its clock, which cannot be")
         return found

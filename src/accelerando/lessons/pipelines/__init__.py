@@ -1,0 +1,41 @@
+"""Lesson 4: is it the loader or the model? Data pipelines, simulated and measured.
+
+Every experiment returns a frozen result with a ``sentence``: what this run showed, whichever way it came out.
+"""
+
+from accelerando.lessons.pipelines.decoding import measure_caching, measure_decoding
+from accelerando.lessons.pipelines.loading import (
+    measure_bursts,
+    measure_cure,
+    measure_stall,
+    measure_start,
+    measure_transforms,
+    measure_waiting,
+    measure_workers,
+)
+from accelerando.lessons.pipelines.memory import measure_memory, measure_shm, predict_shm_bytes
+from accelerando.lessons.pipelines.seeding import measure_seeding
+from accelerando.lessons.pipelines.transfer import example_plans, measure_copies, predict_copies
+from accelerando.timelines import Plan, predict_images_per_s, simulate
+
+__all__ = [
+    "Plan",
+    "example_plans",
+    "measure_bursts",
+    "measure_caching",
+    "measure_copies",
+    "measure_cure",
+    "measure_decoding",
+    "measure_memory",
+    "measure_seeding",
+    "measure_shm",
+    "measure_stall",
+    "measure_start",
+    "measure_transforms",
+    "measure_waiting",
+    "measure_workers",
+    "predict_copies",
+    "predict_images_per_s",
+    "predict_shm_bytes",
+    "simulate",
+]

@@ -1,0 +1,275 @@
+"""Lesson 4's experiments run, its datasets give the same tensors, and the sentences follow the numbers."""
+
+import io
+import math
+
+import ipywidgets as ipw
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from accelerando import machine, measure
+from accelerando.checks import pipelines as checks
+from accelerando.figures import pipelines as pictures
+from accelerando.lessons import BUDGETS, pipelines
+from accelerando.lessons.pipelines import decoding, lab, loading, memory, samples, seeding, transfer
+from accelerando.noise import UNKNOWN_STATE
+from accelerando.rounds import RoundPoint
+from accelerando.timelines import Plan, simulate
+from accelerando.widgets.pipelines import COPIES, timeline_explorer, timeline_words
+
+SMOKE = BUDGETS["smoke"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def noise_images(count: int) -> samples.ImageSet:
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, size=(count, 28, 28), dtype=np.uint8)
+    return samples.ImageSet(images, np.arange(count, dtype=np.int64))
+
+
+@pytest.mark.parametrize("way", samples.WAYS)
+def test_each_way_gives_crops_of_the_right_image_all_equally_likely(way: samples.Way) -> None:
+    images = noise_images(600)
+    batches = list(samples.make_loader(way, images, 64))
+    epoch = tuple(torch.cat([pair[side] for pair in batches]).numpy() for side in (0, 1))
+    assert epoch[0].dtype == np.float32
+    places = checks._draws(epoch, images.images, images.labels)  # raises where an image is none of its 50 crops
+    checks._judge_draws(places, epoch[1], 64)
+    assert sorted(epoch[1].tolist()) == list(range(600))
+
+
+def test_the_slow_epoch_of_the_lab_gives_what_the_check_asks_for() -> None:
+    images = noise_images(600)
+    found = lab.slow_epoch(images.images, images.labels, 64, seed=3)
+    epoch = checks._read([list(pair) for pair in found], images.labels, 64)
+    checks._judge_draws(checks._draws(epoch, images.images, images.labels), epoch[1], 64)
+    again = lab.slow_epoch(images.images, images.labels, 64, seed=3)
+    assert all(torch.equal(one[0], other[0]) for one, other in zip(found, again, strict=True))
+
+
+@pytest.mark.parametrize(("name", "form", "pixels", "draft"), decoding.FORMS)
+def test_what_was_encoded_is_decoded(name: str, form: samples.Format, pixels: int, draft: int) -> None:
+    images = samples.fashion(20).images[:4]
+    files = samples.encode(images, form, pixels)
+    found = [samples.decode(file, form, pixels, draft=draft) for file in files]
+    wanted = images
+    if pixels != 28 and not draft:
+        wanted = [np.asarray(Image.fromarray(one).resize((pixels, pixels), Image.Resampling.BICUBIC)) for one in images]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape
+        apart = np.abs(one.astype(int) - other.astype(int)).mean()
+        assert apart == 0 if form != "JPEG" else apart < 8
+
+
+def test_both_kinds_of_memory_hold_the_same_names() -> None:
+    kept = [samples.Names(holding, 1000) for holding in ("list", "array")]
+    assert [kept[0][i] for i in range(1000)] == [kept[1][i] for i in range(1000)]
+    assert kept[0].names[7].encode() == kept[1].names[7]
+
+
+def test_own_generators_repeat_and_reseeded_ones_do_not() -> None:
+    rows = {row.source: row for row in pipelines.measure_seeding(BUDGETS["quick"]).rows}
+    own = rows["numpy, its own"]
+    assert (own.are_workers_alike, own.are_epochs_alike) == (True, True)
+    for source in ("torch, global", "numpy, global", "python, global", "numpy, its own, reseeded"):
+        assert not rows[source].are_workers_alike, source
+        assert not rows[source].are_epochs_alike, source
+        assert rows[source].is_repeatable, source
+    assert "numpy, its own*" in seeding.Seeding(tuple(rows.values())).sentence()
+
+
+def test_a_loader_takes_of_shared_memory_what_was_predicted_and_says_when_there_is_less() -> None:
+    found = pipelines.measure_shm(BUDGETS["quick"], machine.probe())
+    if found.reason:  # no user namespaces here: the sentence says so
+        assert found.reason in found.sentence()
+        return
+    assert found.used_bytes == pytest.approx(found.predicted_bytes, rel=0.02)
+    assert "shared memory" in found.error
+    assert found.error in found.sentence()
+
+
+def test_without_workers_no_shared_memory_is_needed() -> None:
+    assert pipelines.predict_shm_bytes(10**6, 0) == 0
+    assert pipelines.predict_shm_bytes(10**6, 4, prefetch=3) == 13 * 10**6
+
+
+def test_reading_objects_copies_them_into_a_worker_and_reading_an_array_does_not() -> None:
+    found = {holding: memory.grow(holding, 100_000, 1) for holding in ("list", "array")}
+    grown = {name: one["last_uss_bytes"] - one["first_uss_bytes"] for name, one in found.items()}
+    assert found["list"]["workers"] == 1
+    assert grown["list"] > 2 * 2**20
+    assert grown["array"] < grown["list"] / 3
+
+
+def test_batches_arrive_as_they_were_sent() -> None:
+    batches = [torch.full((2, 3), float(number)) for number in range(4)]
+    assert [batch.sum().item() for batch in transfer.copy_ahead(batches, torch.device("cpu"))] == [0.0, 6.0, 12.0, 18.0]
+
+
+def test_an_epoch_is_a_new_order_that_can_be_repeated() -> None:
+    assert sorted(samples.shuffled(50, 0)) == list(range(50))
+    assert (samples.shuffled(50, 0) == samples.shuffled(50, 0)).all()
+    assert (samples.shuffled(50, 0) != samples.shuffled(50, 1)).any()
+
+
+def point(key: int, ratio: float, spread: float = 0.05) -> RoundPoint:
+    return RoundPoint(key, 0.02 / ratio, ratio, (ratio * (1 - spread), ratio * (1 + spread)), ())
+
+
+def sweep(*ratios: float) -> loading.WorkerSweep:
+    points = tuple(point(key, ratio) for key, ratio in zip((0, 1, 2, 4), ratios, strict=False))
+    return loading.WorkerSweep(points, {}, Plan(0.01, 0.01, cores=2, step_threads=2), 64)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ((1.0, 1.0, 1.01, 0.9), "clearly faster than none"),
+        ((1.0, 1.2, 1.3, 1.1), "only takes turns"),
+        ((1.0, 1.2, 1.9, 3.8), "belief survives up to 4"),
+        ((1.0,), "clearly faster than none"),
+    ],
+)
+def test_the_sentence_about_workers_is_prepared_for_every_machine(ratios: tuple[float, ...], words: str) -> None:
+    assert words in sweep(*ratios).sentence()
+
+
+def test_the_prediction_is_judged_by_its_worst_point() -> None:
+    found = sweep(1.0, 1.5)
+    told = found.predicted()
+    assert found.reading().endswith("measured.") == all(
+        abs(found.images_per_s(count) / speed - 1) < 0.1 for count, speed in told.items()
+    )
+    assert found.comparison().count("\n") == 1 + len(told)
+
+
+@pytest.mark.parametrize(("wait_s", "words"), [(0.03, "larger part: start there"), (0.0001, "hardly matters")])
+def test_the_stall_fraction_names_who_is_to_blame(wait_s: float, words: str) -> None:
+    found = loading.Stall(wait_s, (wait_s, wait_s), 0.01, 64, 70)
+    assert words in found.sentence()
+    assert found.ceiling == pytest.approx((wait_s + 0.01) / 0.01)
+
+
+def comparison(ratio: float, verdict: str, pairs: int = 8) -> measure.Comparison:
+    one = measure.Measurement("a", 0.2, (0.1, 0.3), 0.95, (0.2,), 1, 0.2, 0.0, 0.0, 1.0, UNKNOWN_STATE)
+    other = measure.Measurement("b", 0.2 / ratio, (0.1, 0.3), 0.95, (0.2,), 1, 0.2, 0.0, 0.0, 1.0, UNKNOWN_STATE)
+    return measure.Comparison(
+        verdict, ratio, (ratio * 0.9, math.inf), 0.99, 1.0, pairs, 9, one, other, 1.0, 1.0, "too few", (), UNKNOWN_STATE
+    )  # type: ignore[arg-type]
+
+
+def test_every_other_sentence_is_prepared_for_both_outcomes() -> None:
+    assert "no longer what training waited for" in loading.Cure(comparison(0.98, "not faster"), 2).sentence()
+    assert "2.00 times" in loading.Cure(comparison(2.0, "faster"), 0).sentence()
+    assert "Nothing was measured" in loading.Cure(comparison(1.0, "undecided", 0), 0).sentence()
+    assert "100 ms per epoch" in loading.Start(comparison(2.0, "faster"), 2).sentence()
+    assert "told from chance" in loading.Start(comparison(1.0, "undecided"), 2).sentence()
+    ways = loading.Transforms((point(0, 1.0), point(1, 0.8), point(2, 30.0)), 100)
+    assert "slower (0.80" in ways.sentence()
+    assert "30 times" in ways.sentence()
+    assert "as many workers as you like" in loading.Waiting((point(0, 1.0), point(8, 7.5)), 0.01, 2).sentence()
+    assert "less than hoped" in loading.Waiting((point(0, 1.0), point(8, 1.1)), 0.01, 2).sentence()
+    plan = Plan(0.0, 0.008, workers=1, prefetch=1, read_s=0.002, slow_every=8, slow_factor=18)
+    assert "Memory is the price" in loading.Bursts((point(1, 1.0), point(8, 1.4)), plan).sentence()
+    assert "changes little" in loading.Bursts((point(1, 1.0), point(8, 1.0)), plan).sentence()
+    alike = [memory.Growth(kind, 10**8, 10**8, 10**8, None, 2) for kind in ("list", "array")]
+    assert "macOS" in memory.Memory(tuple(alike), 10).sentence()
+    assert "unknown" in memory.Memory(tuple(alike), 10).markdown()
+    fresh = seeding.Seeding((seeding.Repeats("torch, global", False, False, True),))
+    assert "something new" in fresh.sentence()
+    assert "Tesla" in transfer.Copied((comparison(1.5, "faster"),), "Tesla").sentence()
+
+
+def test_smoke_starts_no_process_and_says_so(new_children) -> None:
+    here = machine.probe()
+    said = [
+        pipelines.measure_waiting(SMOKE, 2).sentence(),
+        pipelines.measure_bursts(SMOKE).sentence(),
+        pipelines.measure_start(SMOKE).sentence(),
+        pipelines.measure_memory(SMOKE).markdown(),
+        pipelines.measure_seeding(SMOKE).markdown(),
+        pipelines.measure_shm(SMOKE, here).sentence(),
+    ]
+    assert all("smoke" in sentence for sentence in said)
+    assert new_children() == []
+
+
+def test_the_experiments_that_need_no_process_run_in_miniature() -> None:
+    assert 0 < pipelines.measure_stall(SMOKE).fraction < 1
+    found = pipelines.measure_workers(SMOKE, 2)
+    assert [one.key for one in found.points] == [0]
+    assert found.sentence()
+    assert found.reading()
+    assert len(pipelines.measure_transforms(SMOKE).images_per_s()) == 3
+    assert pipelines.measure_cure(SMOKE, 0).sentence()
+    assert len(pipelines.measure_decoding(SMOKE).rows) == len(decoding.FORMS)
+    assert "images/s" in pipelines.measure_caching(SMOKE).sentence()
+    if not torch.cuda.is_available():
+        assert "Not measurable here" in pipelines.measure_copies(SMOKE).sentence()
+    assert "time per batch" in pipelines.predict_copies(pipelines.example_plans())
+
+
+def test_an_epoch_with_workers_leaves_none_behind(new_children) -> None:
+    from dataclasses import replace
+
+    budget = replace(SMOKE, process_s=1.0)
+    found = loading.measure_workers(budget, 2, counts=(0, 1))
+    assert [one.key for one in found.points] == [0, 1]
+    assert loading.measure_start(replace(budget, pair_s=0.3), workers=1).sentence()
+    assert new_children() == []
+
+
+@pytest.mark.parametrize("copies", COPIES.values())
+def test_a_timeline_is_small_and_on_white(copies) -> None:
+    plan = Plan(0.01, 0.01, workers=3, step_threads=1 if copies == "none" else 0, copy_s=0.004, copies=copies)
+    picture = pictures.timeline(simulate(plan))
+    image = Image.open(io.BytesIO(picture.png)).convert("RGB")
+    assert image.getpixel((1, 1)) == (255, 255, 255)
+    assert len(picture.png) < 60_000
+    assert "worker 2" in picture.words
+
+
+def test_the_other_pictures_say_their_numbers() -> None:
+    found = pictures.speeds([point(0, 1.0), point(2, 1.5)], {0: 1.0, 2: 1.7}, "Training")
+    assert "1.50 with 2" in found.words
+    assert "1.70 with 2" in found.words
+    assert "PIL: 5,000" in pictures.bars({"PIL": 5000.0, "batch": 300_000.0}, "Speed", "images per second").words
+
+
+def parts(widget: object, kind: type) -> list:
+    found = [widget] if isinstance(widget, kind) else []
+    for child in getattr(widget, "children", ()):
+        found += parts(child, kind)
+    return found
+
+
+def test_every_control_of_the_explorer_redraws_the_timeline() -> None:
+    shown = timeline_explorer(Plan(0.012, 0.02, workers=2, cores=2, step_threads=2), 64)
+    assert shown.still is not None
+    (picture,) = parts(shown.widget, ipw.Image)
+    words = parts(shown.widget, ipw.HTML)[0]
+    for slider in (*parts(shown.widget, ipw.IntSlider), *parts(shown.widget, ipw.FloatSlider)):
+        if slider.description == "copy, ms":
+            continue  # has nothing to say while the model is on the CPU
+        before = picture.value, words.value
+        slider.value = slider.value + (2 if isinstance(slider, ipw.IntSlider) else 5)
+        assert (picture.value, words.value) != before, slider.description
+    (menu,), (bursts,) = parts(shown.widget, ipw.Dropdown), parts(shown.widget, ipw.Checkbox)
+    for menu.value in COPIES:
+        for bursts.value in (True, False):
+            assert bytes(picture.value).startswith(b"\x89PNG")
+    assert "bottleneck" in words.value
+
+
+def test_the_words_name_what_binds() -> None:
+    assert "the cores are the bottleneck" in timeline_words(Plan(0.02, 0.01, workers=8, cores=1), 64)
+    assert "the model is the bottleneck" in timeline_words(Plan(0.001, 0.05, workers=2, cores=8), 64)
