@@ -1,0 +1,272 @@
+"""What half the bits bring on this machine: products, training steps, and the decision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from accelerando import formats, machine, measure, training
+from accelerando.lessons import Budget
+from accelerando.lessons.precision.gradients import images
+from accelerando.lessons.precision.task import NETS, WIDE_MLP
+from accelerando.recipes import Recipe
+
+if TYPE_CHECKING:
+    from accelerando.lessons.precision.memory import Saved
+    from accelerando.lessons.precision.rounding import AccuracyTable
+
+HALVES = ("bf16", "fp16")
+STEP_RECIPE = Recipe(batch_size=256, learning_rate=0.01, schedule="constant", test_images=10)
+
+
+def describe_hardware(here: machine.Machine) -> str:
+    """Say what the processor computes in, by its flags, and what should follow from that."""
+    words = {
+        True: "computes in it",
+        False: "has no units for it: every number is widened, computed on, and narrowed again",
+        None: "does not say",
+    }
+    told = (
+        f"By its flags this processor ({here.simd or 'SIMD unknown'}): **bf16**, {words[here.has_bf16]}; "
+        f"**fp16**, {words[here.has_fp16]}."
+    )
+    gpus = [gpu.name for gpu in here.gpus if gpu.name and not gpu.is_integrated]
+    return f"{told} Discrete GPUs: {', '.join(gpus) if gpus else 'none, so nothing below was measured on one'}."
+
+
+# -- measured ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """Half precision against fp32, for one kind of work.
+
+    Args:
+        work: What was run.
+        precision: "bf16" or "fp16".
+        comparison: fp32 is the baseline.
+        has_units: By the processor's flags.
+    """
+
+    work: str
+    precision: str
+    comparison: measure.Comparison
+    has_units: bool | None
+
+
+@dataclass(frozen=True)
+class SpeedTable:
+    """All that was measured about speed."""
+
+    rows: tuple[SpeedRow, ...]
+
+    @property
+    def comparisons(self) -> tuple[measure.Comparison, ...]:
+        """For `figures.ratios`."""
+        return tuple(row.comparison for row in self.rows)
+
+    def find(self, work: str, precision: str) -> SpeedRow:
+        """One row; raises StopIteration if it was not measured."""
+        return next(row for row in self.rows if row.work == work and row.precision == precision)
+
+    def sentence(self) -> str:
+        """What this run showed, whichever way it came out."""
+        told = []
+        for precision in dict.fromkeys(row.precision for row in self.rows):
+            rows = [row for row in self.rows if row.precision == precision and row.comparison.pairs]
+            if not rows:
+                told.append(f"**{precision}**: not one pair fitted into the time.")
+                continue
+            ratios = [row.comparison.ratio for row in rows]
+            low, high = min(ratios), max(ratios)
+            spread = f"{low:.2g}" if math.isclose(low, high, rel_tol=0.02) else f"{low:.2g} to {high:.2g}"
+            told.append(f"**{precision}**: {spread} times the speed of fp32. {_verdict(low, high, rows[0].has_units)}")
+        return "\n\n".join(told)
+
+
+def _verdict(low: float, high: float, has_units: bool | None) -> str:
+    if high >= 1.1:
+        surprise = "" if has_units else ", although the flags name no units for it"
+        if low < 1.1:
+            return f"It depends on what is computed{surprise}: where products of large matrices fill the time it gains."
+        close = " The belief survives here: nearly twice as fast." if low > 1.8 else " Faster, and not twice as fast."
+        return f"It gains everywhere that was tried{surprise}.{close}"
+    if high < 0.8:
+        why = "The flags said so." if has_units is False else "The flags promised more: trust the measurement."
+        return f"Half the bits, and slower by {1 / high:.1f} times or more. {why}"
+    return "Nothing won to speak of, nothing much lost."
+
+
+def measure_products(budget: Budget, here: machine.Machine, size: int = 512) -> SpeedTable:
+    """Time a product of two square matrices in fp32, against bf16 and fp16.
+
+    A fourth row leaves the tensors in fp32 and allows torch to compute them in bf16
+    (``torch.set_float32_matmul_precision("medium")``).
+    """
+    if budget.name == "smoke":
+        size = 128
+    draw = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(size, size, generator=draw) for _ in range(2))
+    work = f"product {size} x {size}"
+
+    def multiply(dtype: torch.dtype) -> Callable[[], object]:
+        a, b = left.to(dtype), right.to(dtype)
+        return lambda: torch.mm(a, b)
+
+    rows = []
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        labels = ("fp32", f"{work}, {precision}")
+        found = measure.compare(multiply(torch.float32), multiply(dtype), budget_s=budget.pair_s, labels=labels)
+        rows.append(SpeedRow(work, precision, found, _has_units(here, precision)))
+    labels = ("fp32", f"{work}, fp32 'medium'")
+    medium = _with_precision("medium", left, right)
+    found = measure.compare(multiply(torch.float32), medium, budget_s=budget.pair_s, labels=labels)
+    rows.append(SpeedRow(work, "fp32 'medium'", found, here.has_bf16))
+    return SpeedTable(tuple(rows))
+
+
+def _with_precision(setting: str, left: torch.Tensor, right: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def multiply() -> torch.Tensor:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(setting)
+        try:
+            return torch.mm(left, right)
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return multiply
+
+
+@dataclass(frozen=True)
+class MatmulErrors:
+    """Errors of an fp32 product, relative to an exact one.
+
+    Args:
+        predicted: Format -> error if the inputs are rounded to it and all else is exact.
+        measured: What `torch.set_float32_matmul_precision` was given -> error.
+    """
+
+    predicted: dict[str, float]
+    measured: dict[str, float]
+
+    def nearest(self, setting: str) -> str:
+        """The format whose predicted error is nearest to what a setting gave."""
+        return min(self.predicted, key=lambda name: abs(math.log(self.predicted[name] / self.measured[setting])))
+
+    def sentence(self) -> str:
+        """What this run showed."""
+        told = [
+            f'"{setting}" gave {error:.1g}, as with inputs in {self.nearest(setting)}'
+            for setting, error in self.measured.items()
+        ]
+        rounded = ", ".join(f"{error:.1g} for {name}" for name, error in self.predicted.items())
+        is_used = self.nearest("medium") != "fp32"
+        end = (
+            "So fp32 tensors were multiplied in fewer bits, once that was allowed."
+            if is_used
+            else "So nothing was rounded away here, although it was allowed. If 'medium' above is faster all "
+            "the same, another library did the product, in full precision."
+        )
+        return f"Rounding the inputs should give a relative error of {rounded}. Measured: {'; '.join(told)}. {end}"
+
+
+def measure_matmul_errors(size: int = 512) -> MatmulErrors:
+    """Multiply fp32 matrices under each setting of the matmul precision, and compare the errors with predicted ones."""
+    draw = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(size, size, generator=draw) for _ in range(2))
+    exact = left.double().numpy() @ right.double().numpy()
+
+    def error(found: npt.NDArray[np.float64]) -> float:
+        return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+
+    predicted = {}
+    for form in (formats.FP32, formats.TF32, formats.BF16):
+        # A random fp32 number is already a number of fp32: its products and sums are what is rounded.
+        inputs = (form.round(side.double().numpy()) for side in (left, right))
+        predicted[form.name] = max(error(next(inputs) @ next(inputs)), formats.FP32.epsilon)
+    measured = {}
+    for setting in ("highest", "high", "medium"):
+        measured[setting] = error(_with_precision(setting, left, right)().double().numpy())
+    return MatmulErrors(predicted, measured)
+
+
+def measure_steps(budget: Budget, here: machine.Machine, precisions: Sequence[str] = HALVES) -> SpeedTable:
+    """Time a training step of a wide MLP and of a small CNN under autocast, against fp32.
+
+    Where the processor has no units for a precision, a small batch keeps the time within reason.
+    """
+    data, rows = images(budget), []
+    for net, sizes in NETS.items():
+        for precision in precisions:
+            is_small = budget.name == "smoke" or not _has_units(here, precision)
+            recipe = STEP_RECIPE.changed(batch_size=16) if is_small else STEP_RECIPE
+            kinds = ("fp32", precision)
+            sides = [training.stepper(recipe.changed(precision=kind), data, model=sizes) for kind in kinds]
+            labels = ("fp32", f"{net}, {precision}, batch {recipe.batch_size}")
+            found = measure.compare(*sides, budget_s=budget.pair_s, labels=labels)
+            rows.append(SpeedRow(net, precision, found, _has_units(here, precision)))
+    return SpeedTable(tuple(rows))
+
+
+def _has_units(here: machine.Machine, precision: str) -> bool | None:
+    return here.has_bf16 if precision == "bf16" else here.has_fp16
+
+
+def measure_batches(budget: Budget, sizes: Sequence[int] = (16, 64, 256, 1024)) -> dict[int, measure.Comparison]:
+    """Time the wide MLP's step in bf16 against fp32 over batch sizes: what a cast of the weights costs."""
+    data = images(budget)
+    found = {}
+    for size in sizes if budget.name != "smoke" else sizes[:1]:
+        recipe = STEP_RECIPE.changed(batch_size=size)
+        sides = [training.stepper(recipe.changed(precision=kind), data, model=WIDE_MLP) for kind in ("fp32", "bf16")]
+        labels = ("fp32", f"wide MLP, bf16, batch {size}")
+        found[size] = measure.compare(*sides, budget_s=budget.pair_s, labels=labels)
+    return found
+
+
+# -- decided ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the measurements of a run say about one network.
+
+    Args:
+        precision: "fp32" or "bf16".
+        reason: Why.
+    """
+
+    precision: str
+    reason: str
+
+    def sentence(self) -> str:
+        """The decision, in words."""
+        return f"For the wide MLP on this machine: **{self.precision}**. {self.reason}"
+
+
+def decide(steps: SpeedTable, accuracy: AccuracyTable, saved: Saved) -> Decision:
+    """Choose between fp32 and bf16 autocast by what was measured, not by the flags.
+
+    Args:
+        steps: Of `measure_steps`.
+        accuracy: Of `rounding.compare_accuracy`; its first row is autocast.
+        saved: Of `memory.measure_saved`.
+    """
+    comparison, kept = steps.find("wide MLP", "bf16").comparison, accuracy.rows[0].verdict
+    low, high = comparison.interval
+    speed = f"a step is {comparison.ratio:.2f} times as fast ({low:.2f} to {high:.2f})"
+    memory = f"it keeps {saved.ratio:.2f} times the bytes for backward"
+    if kept.verdict == "lost":
+        return Decision("fp32", f"bf16 loses accuracy, so {speed} does not matter.")
+    if comparison.verdict == "faster":
+        doubt = ", but the accuracy is not decided: measure more runs before you keep it"
+        return Decision("bf16", f"With it {speed}, and {memory}{'' if kept.verdict == 'kept' else doubt}.")
+    if comparison.verdict == "undecided":
+        return Decision("fp32", f"With bf16 {speed}: not decided, so not worth a change. Measure longer.")
+    return Decision("fp32", f"With bf16 {speed}. That {memory} would matter only if memory were short.")
