@@ -128,12 +128,15 @@ def main() -> int:
     text = f"{first}, load before {load:.1f}\n\n{table(rows)}\n\nMedians with 95 % intervals; both backends took turns."
     print(text)
     if options.save:
+        described = dataclasses.asdict(here)
+        for program in (*described["mpi"], *described["compilers"]):
+            program.pop("path")  # where somebody installed it is nobody's business
         results = {
             "schema": 1,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "commit": ledger.commit(),
             "versions": {**ledger.versions(), "oneccl": found["oneccl"]},
-            "machine": dataclasses.asdict(here),
+            "machine": described,
             "state": dataclasses.asdict(watched.state),
             "load_before": load,
             "ranks": options.ranks,
