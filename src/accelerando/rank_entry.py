@@ -71,7 +71,7 @@ def _report(folder: str, rank: int) -> None:
     """Run the program as a rank of `ranks.run`: its output to its pipe, its end into its status."""
     _die_with(os.getppid())
     _print_into(os.path.join(folder, f"{rank}.output"))
-    _leave(folder, rank, {"pid": os.getpid()})
+    _leave(folder, rank, {})
     sys.path.append(folder)
     try:
         _run(sys.argv[0])
@@ -79,7 +79,7 @@ def _report(folder: str, rank: int) -> None:
         if isinstance(error, SystemExit) and error.code in (None, 0):
             _leave(folder, rank, {"finished": True})
             return
-        traceback.print_exc()
+        _print_traceback(error)
         _leave(folder, rank, {"error": _sentence(error), "at_s": time.monotonic()})
         _flush()
         os._exit(1)  # no farewell: closing a broken process group can wait for ever
@@ -103,6 +103,14 @@ def _run(target: str) -> None:
         getattr(importlib.import_module(module), function)()
 
 
+def _print_traceback(error: BaseException) -> None:
+    """Print it from the program's own first line on."""
+    trace = error.__traceback__
+    while trace is not None and (trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>")):
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)
+
+
 def _sentence(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"exited with status {error.code}"
@@ -111,10 +119,10 @@ def _sentence(error: BaseException) -> str:
 
 
 def _leave(folder: str, rank: int, status: dict[str, Any]) -> None:
-    """Write what became of this rank; whole or not at all."""
+    """Write which process this rank is and what became of it; whole or not at all."""
     path = os.path.join(folder, f"{rank}.status")
     with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(status, file)
+        json.dump({"pid": os.getpid(), **status}, file)
     os.replace(f"{path}.new", path)
 
 

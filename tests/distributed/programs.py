@@ -83,11 +83,14 @@ def floods_without_a_line_end(megabytes: int) -> str:
     return "done"
 
 
-def sums_through_oneccl(base: int) -> dict:
+def sums_through_oneccl_until_one_is_killed(base: int) -> None:
     import torch
     import torch.distributed as dist
 
     with ranks.joined("ccl", time_limit_s=120.0) as (rank, _):
         number = torch.tensor([float(base + rank)])
         dist.all_reduce(number)
-        return {"sum": number.item(), "backend": dist.get_backend()}
+        ranks.give({"sum": number.item(), "backend": dist.get_backend()})
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(number)

@@ -285,7 +285,8 @@ def test_ranks_get_a_slurm_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None
         pytest.skip(f"Slurm is not installed ({', '.join(absent)})")
     needs_namespaces([], () if os.geteuid() == 0 else ("--user", "--map-root-user"))
     monkeypatch.syspath_prepend(str(HERE))
-    result = ranks.run("node_program:where", 2, launcher="srun", payload={"base": 1}, time_limit_s=LIMIT_S)
+    with cluster.up(1, with_slurm=True, name=f"test-{secrets.token_hex(4)}"):  # another Slurm is already running
+        result = ranks.run("node_program:where", 2, launcher="srun", payload={"base": 1}, time_limit_s=LIMIT_S)
     assert [value["number"] for value in result.values] == [1, 2]
     assert " srun --nodes=1 " in result.command
 
@@ -307,18 +308,34 @@ def test_a_bad_option_of_up_is_one_sentence_and_status_2(words: tuple[str, str],
     assert not list(tmp_path.glob("accelerando-*/*"))
 
 
+def without_namespaces() -> list[str]:
+    """The words that run a command where the system refuses to make more namespaces."""
+    none = "; ".join(f"echo 0 > /proc/sys/user/max_{kind}_namespaces" for kind in ("user", "net"))
+    prefix = ["unshare", "--user", "--map-root-user", "sh", "-c", f'set -e; {none}; exec "$@"', "sh"]
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("no user namespace can be made here to forbid others in")
+    return prefix
+
+
+def test_slurm_that_is_not_installed_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "missing", lambda: ["slurmd"])
+    needs_namespaces([], () if os.geteuid() == 0 else ("--user", "--map-root-user"))
+    with pytest.raises(cluster.ClusterError, match=r"slurmd not found.*apt install slurm-wlm munge"):
+        cluster.up(1, with_slurm=True)
+
+
 def test_where_namespaces_are_not_allowed_nodes_are_loopback_addresses_and_the_link_is_told() -> None:
     if find_open_mpi() is None:
         pytest.skip("Open MPI is not installed")
     folder = Path(tempfile.mkdtemp(prefix="acc-", dir="/tmp"))
-    course = Course([], folder)
+    course = Course(without_namespaces(), folder)
     try:
         code, _, complained = course("up", "--loopback", "--slurm")
         assert (code, "Slurm needs nodes with their own addresses" in complained) == (1, True)
-        said = course.good("up", "--loopback", "--bandwidth", "200mbit")
+        said = course.good("up", "--bandwidth", "200mbit")
         assert "node2 127.0.0.3" in said
         assert "200 Mbit/s in each direction (simulated" in said
-        assert "because loopback addresses were asked for" in said
+        assert "because no namespaces may be made here (unshare" in said
         said = course.good("run", "--launcher", "mpirun", PROGRAM)
         assert sorted(re.findall(r"\] \S+ (rank \d)", said)) == ["rank 0", "rank 1"]
         course.good("down")

@@ -1,9 +1,11 @@
 """`ranks.run` on real processes: values come back, failures are named, and nothing is ever left behind."""
 
 import os
+import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -179,11 +181,26 @@ def test_a_hundred_megabytes_without_a_line_end_are_bounded_whoever_launches(mar
         assert all(0 < len(output) < 40_000 for output in result.outputs)
 
 
-def test_oneccl_is_joined_like_gloo(mark: str) -> None:
+def test_oneccl_is_joined_like_gloo_and_a_killed_rank_leaves_no_shared_memory(mark: str) -> None:
     if reason := oneccl.why_not():
         pytest.skip(reason)
-    values = run("sums_through_oneccl", mark, launcher=LAUNCHERS[-1], payload={"base": 1}).values
-    assert values == ({"sum": 3.0, "backend": "ccl"},) * 2
+    result = failure("sums_through_oneccl_until_one_is_killed", mark, launcher=LAUNCHERS[-1], payload={"base": 1})
+    assert result.values == ({"sum": 3.0, "backend": "ccl"},) * 2
+    assert result.reason == "rank 1 was ended by SIGKILL (often: out of memory)"
+    regions = [name for name in os.listdir("/dev/shm") if re.fullmatch(r"\d+:\d+:\d+", name)]
+    assert [name for name in regions if not psutil.pid_exists(int(name.partition(":")[0]))] == []
+
+
+def test_a_port_in_use_is_nobodys_problem(mark: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in meeting.items():
+                patch.setenv(name, value)
+            result = run("sums_with_the_others", mark, launcher=LAUNCHERS[-1], payload={"base": 1})
+    assert [value["sum"].item() for value in result.values] == [3.0, 3.0]
 
 
 def test_child_that_a_rank_left_in_a_session_of_its_own_is_ended_too(mark: str) -> None:

@@ -105,8 +105,7 @@ class Job:
             "in_slurm": self.launcher in ("srun", "sbatch"),
         }
         with Listener(folder, plan.ranks, on_line) as listener, places.connected(self.cluster.folder) as connection:
-            for line in plan.shown.splitlines():
-                listener.say(line)
+            listener.say(plan.shown)
             sinks = [listener.open_launcher(step.place if len(plan.steps) > 1 else "") for step in plan.steps]
             try:
                 socket.send_fds(connection, [json.dumps(request).encode()], sinks)

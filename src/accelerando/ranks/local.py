@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from accelerando import programs, rank_entry
+from accelerando.backends import oneccl
 from accelerando.rank_entry import FOLDER_VARIABLE
 from accelerando.ranks import exchange
 from accelerando.ranks.exchange import Program
@@ -192,6 +193,7 @@ class _Launch:
                     _end(launcher, str(self.folder))
         elapsed_s = time.monotonic() - began_s
         statuses = exchange.statuses(self.folder, self.ranks)
+        oneccl.sweep(of=[status["pid"] for status in statuses if status])
         is_complete = not is_late and all("finished" in status for status in statuses)
         failed_rank, reason = None, f"all {self.ranks} ranks finished"
         said = listener.launchers[0].text()

@@ -98,9 +98,9 @@ class Listener:
             self._tell(rank, prefix, kept.lines(piece))
         return also in ready
 
-    def say(self, line: str) -> None:
-        """Pass on a line that comes from nobody."""
-        self._on_line(LAUNCHER, line)
+    def say(self, commands: str) -> None:
+        """Pass on commands, as one would type them."""
+        self._on_line(LAUNCHER, commands)
 
     def _tell(self, rank: int, prefix: str, lines: list[bytes]) -> None:
         for line in lines:

@@ -18,6 +18,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,11 +110,15 @@ def version() -> str:
     return str(_load(600.0).version())
 
 
-def sweep(*, older_than_s: float = 60.0) -> int:
+def sweep(*, older_than_s: float = 60.0, of: Collection[int] = ()) -> int:
     """Remove shared memory that killed ranks left behind; a rank that ends by itself, even by an error, leaves none.
 
     Only what belongs to this user, was made by a process that is gone, and is old enough: a number may be that of a
     process in another container, whose region must stay until its neighbours have found it.
+
+    Args:
+        older_than_s: Since the region was last written.
+        of: Processes that the caller has seen end; their regions go at any age.
 
     Returns:
         How many regions were removed.
@@ -122,7 +127,11 @@ def sweep(*, older_than_s: float = 60.0) -> int:
     for path, pid in _regions():
         with contextlib.suppress(OSError):
             status = path.stat()
-            if status.st_uid == os.getuid() and not _is_alive(pid) and time.time() - status.st_mtime > older_than_s:
+            if (
+                status.st_uid == os.getuid()
+                and not _is_alive(pid)
+                and (pid in of or time.time() - status.st_mtime > older_than_s)
+            ):
                 path.unlink()
                 removed += 1
     return removed
