@@ -28,7 +28,9 @@ def _from_bjobs(pasted: Pasted) -> HostList | None:
     """Read LSF's jobs: ``on Host(s) <4*a> <4*b>`` of the long form, else the column or line EXEC_HOST."""
     counted = rf"(?:\d{{1,6}}\*)?{NAME}"
     whole = " ".join(pasted.text.split())
-    told = re.search(rf"[Ss]tarted .{{0,60}}?on (?:\d+ )?(?:Host\(s\)|Hosts/Processors|Hosts?)((?:\s*<{counted}>)+)", whole)
+    told = re.search(
+        rf"[Ss]tarted .{{0,60}}?on (?:\d+ )?(?:Host\(s\)|Hosts/Processors|Hosts?)((?:\s*<{counted}>)+)", whole
+    )
     words: list[str] = re.findall(counted, told.group(1)) if told else []
     place = next((i for i, line in enumerate(pasted.lines) if "EXEC_HOST" in line.text), None)
     if not words and place is not None:

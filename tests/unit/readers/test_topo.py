@@ -1,6 +1,7 @@
 """The topology reader: links, islands, the best ring, NUMA and network cards."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from cases import SHARED, fixture
@@ -39,6 +40,33 @@ def test_rocm_matrix_counts_xgmi_as_the_direct_link() -> None:
     assert answer["nvlink_islands"] == [[0, 1], [2, 3]]
     assert answer["best_ring"] == {"order": [0, 1, 3, 2], "slowest": "XGMI"}
     assert answer["numa"] == {"0": 0, "1": 0, "2": 1, "3": None}
+
+
+def rocm(gpus: int) -> str:
+    """Eight GPUs all joined by XGMI, half of the pairs through another GPU, as ``rocm-smi --showtopo`` shows them."""
+
+    def table(title: str, cell: Callable[[int, int], object]) -> str:
+        head = "       " + "".join(f"GPU{gpu}".ljust(13) for gpu in range(gpus))
+        rows = ["GPU" + f"{a}".ljust(4) + "".join(str(cell(a, b)).ljust(13) for b in range(gpus)) for a in range(gpus)]
+        return "\n".join([f"==== {title} between two GPUs ====", head, *rows, "", ""])
+
+    weight = table("Weight", lambda a, b: 0 if a == b else 15 if (a ^ b) in (1, 2, 4) else 30)
+    return weight + table("Link Type", lambda a, b: 0 if a == b else "XGMI" if a // 4 == b // 4 else "PCIE")
+
+
+@pytest.mark.parametrize("width", range(50, 116))
+def test_wrapped_rocm_matrix_is_joined_or_unknown_but_never_wrong(width: int) -> None:
+    text = rocm(8)
+    wrapped = "\n".join(
+        line[start : start + width] for line in text.split("\n") for start in range(0, max(len(line), 1), width)
+    )
+    whole = topo.parse(text)
+    answer = topo.parse(wrapped)
+    assert answer["gpus"] == 8
+    assert all(link in whole["links"] for link in answer["links"])
+    assert answer["best_ring"] in (None, whole["best_ring"])
+    assert answer["nvlink_islands"] in (None, whole["nvlink_islands"])
+    assert any("different weights (15, 30)" in warning for warning in whole["warnings"])
 
 
 def test_amd_smi_names_gpus_by_address() -> None:
