@@ -207,12 +207,15 @@ def cluster_down(name: ClusterName = "default") -> None:
 @app.command()
 def test(
     quick: Annotated[bool, typer.Option("--quick", help="Only the tests that need no torch process.")] = False,
+    newest: Annotated[
+        bool, typer.Option("--newest", help="Lessons and labs with the newest torch, in an environment of its own.")
+    ] = False,
     only: Annotated[list[str] | None, typer.Argument(help="Arguments for pytest.")] = None,
 ) -> None:
     """Run the tests: style, types, architecture, then pytest."""
-    from .testing import test_command
+    from .testing import newest_command, test_command
 
-    raise typer.Exit(test_command(quick, only or []))
+    raise typer.Exit(newest_command(only or []) if newest else test_command(quick, only or []))
 
 
 def main() -> None:
