@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import math
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from accelerando import rank_entry, wire
-from accelerando.ranks import exchange, functions, outputs, record
+from accelerando.ranks import exchange, functions, local, outputs, record
 
 
 @pytest.fixture
@@ -225,3 +226,24 @@ def test_ranks_are_translated_from_open_mpi_and_slurm_and_from_nothing_else() ->
 def test_signals_have_their_names() -> None:
     assert record.epitaph(-signal.SIGSEGV) == "was ended by SIGSEGV"
     assert record.epitaph(3) == "ended with status 3 in the middle"
+
+
+def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken, socket.socket() as other:
+        for trial in (taken, other):
+            trial.bind(("127.0.0.1", 0))
+        free = other.getsockname()[1]
+        other.close()
+        drawn = iter([taken.getsockname()[1], free])
+        monkeypatch.setattr(local, "_FIRST_PORT", 0)
+        monkeypatch.setattr(local.secrets, "randbelow", lambda count: next(drawn))
+        assert local._free_port() == free
+
+
+def test_a_traceback_begins_in_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        rank_entry._run("accelerando.there_is_no_such_module")
+    except ImportError as error:
+        rank_entry._print_traceback(error)
+    said = capsys.readouterr().err
+    assert "No module named accelerando.there_is_no_such_module" in said

@@ -12,6 +12,7 @@ from accelerando.readers.slurm import EXPRESSION, MAX_HOSTS, NAME, HostList, exp
 from accelerando.readers.text import Line, Pasted, Unreadable, clean, looks_like, other_kind
 
 MAX_SLOTS = 1_000_000
+MAX_LINES = 200_000
 _EXPECTED = "hosts (Slurm, LSF or an MPI host file)"
 _HOST_LINE = re.compile(rf"^(?:[\w.-]+@)?({NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)$")
 _IPV6_LINE = re.compile(r"^((?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4})((?:\s+[\w-]+\s*=\s*\S+)*)$")
@@ -38,6 +39,8 @@ def parse(text: str) -> dict[str, Any]:
     Raises:
         Unreadable: If there is no host list, a bracket stays open, or more than 100,000 hosts are meant.
     """
+    if text.count("\n") > MAX_LINES:
+        raise Unreadable(f"{text.count(chr(10)):,} lines: a list of more than {MAX_LINES:,} is not believed")
     pasted = clean(re.sub(r"\\[ \t]*\n\s*", " ", _without_json(text)))
     variables = slurm.read_variables(pasted)
     if re.search(r"\bJobId=\d+|\bNodeList=\S", pasted.text):
@@ -194,8 +197,8 @@ def _from_host_file(lines: list[Line]) -> HostList:
             raise Unreadable(f"{strange[0].text[:60]!r} is no host: expected such as node1 slots=2", strange[0].number)
         count = len(lines) - len(entries)
         warnings.append(f"{count} lines that name no host were passed over, the first is line {strange[0].number}")
-    if len(entries) > MAX_HOSTS * 10:
-        raise Unreadable(f"{len(entries):,} lines of hosts are not believed")
+    if len({host for host, _ in entries.values()}) > MAX_HOSTS:
+        raise Unreadable(f"more than {MAX_HOSTS:,} hosts: not believed")
     is_mpich = not any("slots" in line.text for line in lines)
     return _count_entries(list(entries.values()), warnings, is_mpich=is_mpich)
 

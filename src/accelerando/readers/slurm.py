@@ -71,6 +71,8 @@ def read_variables(pasted: Pasted) -> dict[str, Line]:
     found: dict[str, Line] = {}
     lines = list(pasted.lines)
     for place, line in enumerate(lines):
+        if "_" not in line.text:
+            continue
         match = _VARIABLE.search(line.text)
         echo = _ECHO.search(line.text)
         if echo and place + 1 < len(lines) and lines[place + 1].text.strip():

@@ -261,6 +261,9 @@ def test_host_without_number_beside_others_with_one_is_not_called_open_mpi() -> 
         "LSB_HOSTS=a\n" + "b" * 200 + ": c\n",
         "x" + " " * 20_000 + "NODELIST !",
         "SLURM_JOB_NODELIST=a1\nSLURM_TASKS_PER_NODE=\u00b21\nSLURM_NTASKS=\u00b2\n",
+        "".join(f"node{number} slots=8\n" for number in range(1_000_000)),
+        '{"a":' * 5000,
+        "Data for node: c1 " * 5000,
     ],
 )
 def test_odd_text_takes_no_time_and_no_traceback(text: str) -> None:
