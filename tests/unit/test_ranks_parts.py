@@ -240,10 +240,13 @@ def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
         assert local._free_port() == free
 
 
-def test_a_traceback_begins_in_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        rank_entry._run("accelerando.there_is_no_such_module")
-    except ImportError as error:
-        rank_entry._print_traceback(error)
+def test_a_traceback_begins_in_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("def deep():\n    raise ValueError('no luck')\ndeep()\n")
+    with pytest.raises(ValueError, match="no luck") as caught:
+        rank_entry._run(str(program))
+    caught.value.__traceback__ = caught.tb.tb_next  # a rank has no pytest around it
+    rank_entry._print_traceback(caught.value)
     said = capsys.readouterr().err
-    assert "No module named accelerando.there_is_no_such_module" in said
+    assert said.startswith(f'Traceback (most recent call last):\n  File "{program}", line 3, in <module>\n')
+    assert said.endswith("ValueError: no luck\n")
