@@ -47,8 +47,7 @@ def _judge_ring(plan: list[list[dict[str, Any]]], world_size: int) -> None:
     if not any(all(row[rank]["to"] == (rank + way) % world_size for row in plan for rank in ranks) for way in (1, -1)):
         raise Wrong(
             f"With {world_size} ranks somebody sends to a rank that is not its neighbour, or turns around in the "
-            "middle. "
-            f"In a ring, to whom does each rank send, in every step? {BY_HAND}"
+            f"middle. In a ring, to whom does each rank send, in every step? {BY_HAND}"
         )
     held = [[{rank} for _ in ranks] for rank in ranks]
     for step, row in enumerate(plan):
@@ -101,7 +100,7 @@ def share(sub: Submission, rng: np.random.Generator) -> None:
             _judge_training(shares, n, world_size)
         if n > 100 and any(set(a) == set(b) or a == b for a, b in zip(*epochs, strict=True)):
             raise Wrong(
-                f"In epoch 1 a rank gets the same images as in epoch 0. What does the sampler have to be told between "
+                "In epoch 1 a rank gets the same images as in epoch 0. What does the sampler have to be told between "
                 f"epochs? {ALIKE}"
             )
         if n > 100 and epochs[0][0] == sorted(epochs[0][0]):
@@ -128,16 +127,14 @@ def _judge_evaluation(shares: list[list[int]], n: int, world_size: int) -> None:
     given = np.bincount(np.array([i for own in shares for i in own], dtype=np.int64), minlength=n)
     if given.max() > 1:
         raise Wrong(
-            f"In evaluation, with {n} images on {world_size} ranks, {int((given > 1).sum())} image(s) are judged "
-            "more than "
-            "once: the accuracy is wrong. Why does the sampler repeat images, and is that reason there in "
+            f"In evaluation, with {n} images on {world_size} ranks, {int((given > 1).sum())} image(s) are judged more "
+            "than once: the accuracy is wrong. Why does the sampler repeat images, and is that reason there in "
             f"evaluation? {ALIKE}"
         )
     if given.min() < 1:
         raise Wrong(
             f"In evaluation, with {n} images on {world_size} ranks, {int((given < 1).sum())} image(s) are never "
-            "judged. "
-            f"Who takes the rest when the shares do not divide? {ALIKE}"
+            f"judged. Who takes the rest when the shares do not divide? {ALIKE}"
         )
     _judge_balance(shares, n, world_size)
 
@@ -147,8 +144,7 @@ def _judge_balance(shares: list[list[int]], n: int, world_size: int) -> None:
     if max(lengths) - min(lengths) > 1:
         raise Wrong(
             f"In evaluation, with {n} images on {world_size} ranks, the shares have from {min(lengths)} to "
-            f"{max(lengths)} "
-            "images. Everybody waits for the longest: can they be more even?"
+            f"{max(lengths)} images. Everybody waits for the longest: can they be more even?"
         )
 
 
@@ -157,22 +153,19 @@ def _judge_training(shares: list[list[int]], n: int, world_size: int) -> None:
     if min(lengths) != max(lengths):
         raise Wrong(
             f"In training, with {n} images on {world_size} ranks, the shares have from {min(lengths)} to "
-            f"{max(lengths)} "
-            f"images. What does a rank with one batch more do in its last all-reduce? {ALIKE}"
+            f"{max(lengths)} images. What does a rank with one batch more do in its last all-reduce? {ALIKE}"
         )
     given = np.bincount(np.array([i for own in shares for i in own], dtype=np.int64), minlength=n)
     if given.min() < 1:
         raise Wrong(
             f"In training, with {n} images on {world_size} ranks, {int((given < 1).sum())} image(s) belong to nobody "
-            "in an "
-            f"epoch. Do all ranks deal out the same order? {ALIKE}"
+            f"in an epoch. Do all ranks deal out the same order? {ALIKE}"
         )
     repeats = int(given.sum()) - n
     if repeats >= world_size:
         raise Wrong(
             f"In training, with {n} images on {world_size} ranks, {repeats} of those dealt out are repeats. How many "
-            "are "
-            "needed to make the shares equal?"
+            "are needed to make the shares equal?"
         )
 
 
@@ -201,9 +194,8 @@ def loss_weights(sub: Submission, rng: np.random.Generator) -> None:
         length = sum(weight for weight, _ in pairs) / world_size
         if not math.isclose(length, 1.0, rel_tol=1e-6):
             raise Wrong(
-                f"With {kind}: if every image had the same gradient, your weights would make it {length:.3g} times "
-                "as long "
-                f"as it is. What does DDP do with the sum over the ranks? {TO_DDP}"
+                f"With {kind}: if every image had the same gradient, your weights would make it {length:.3g} times as "
+                f"long as it is. What does DDP do with the sum over the ranks? {TO_DDP}"
             )
         raise Wrong(
             f"With {kind}: some images count more than others. How much of the whole mean is a batch of a given size? "
@@ -256,14 +248,12 @@ def _ask_stage(sub: Submission, case: tuple[int, int, int, int], kind: str, expe
         return
     if found is None or (expected is not None and found > expected):
         raise Wrong(
-            f"With {kind}: an earlier stage than yours would do. How many bytes does each stage need for a "
-            "parameter, and "
-            f"which of them are dealt out? {HOLDS}"
+            f"With {kind}: an earlier stage than yours would do. How many bytes does each stage need for a parameter, "
+            f"and which of them are dealt out? {HOLDS}"
         )
     raise Wrong(
         f"With {kind}: your stage does not fit. What is kept for each parameter beside its weight, and does anything "
-        "deal "
-        f"out what is not the model's? {HOLDS}"
+        f"deal out what is not the model's? {HOLDS}"
     )
 
 
@@ -278,25 +268,22 @@ def train(sub: Submission, rng: np.random.Generator) -> None:
     expected = probe.whole(seed)
     if not isinstance(found, list) or len(found) != probe.RANKS:
         raise Wrong("The weights did not come back from both ranks.")
-    weights = [report.get("weights") if isinstance(report, dict) else None for report in found]
+    weights: list[Any] = [report.get("weights") if isinstance(report, dict) else None for report in found]
     if any(getattr(one, "shape", None) != expected.shape or one.dtype != expected.dtype for one in weights):
         raise Wrong("The weights that came back have another shape than the model's.")
     moved = float((expected - _flat_start(seed)).abs().max())
     apart = float((weights[0] - weights[1]).abs().max()) / moved
     if not apart < 1e-3:
         raise Wrong(
-            f"After {probe.STEPS} steps the two ranks hold different weights, {apart:.0%} of the way apart. Which "
-            "call tells "
-            f"DDP that a backward is coming, so that it sends? {TO_DDP}"
+            f"After {probe.STEPS} steps the two ranks hold different weights, {apart:.0%} of the way apart. Which call "
+            f"tells DDP that a backward is coming, so that it sends? {TO_DDP}"
         )
     error = float((weights[0] - expected).abs().max()) / moved
     if not error < 2e-3:
         raise Wrong(
             f"Both ranks agree, but their weights are {error:.0%} of the way off from those of one process with all "
-            "images. "
-            "Which batches are in the gradient when the optimizer moves, and how much does each of them count? See "
-            "*Fewer "
-            "messages* in the lesson."
+            "images. Which batches are in the gradient when the optimizer moves, and how much does each of them count? "
+            "See *Fewer messages* in the lesson."
         )
     _judge_bytes(found, threshold)
 
@@ -311,7 +298,7 @@ def _flat_start(seed: int) -> Any:
 
 def _judge_bytes(found: list[dict[str, Any]], threshold: float) -> None:
     sent, plain = (
-        [report.get(name) for report in found if isinstance(report.get(name), int)]
+        [int(report[name]) for report in found if isinstance(report.get(name), int)]
         for name in ("sent_bytes", "plain_bytes")
     )
     if len(sent) < len(found) or len(plain) < len(found) or min(plain) <= 0:

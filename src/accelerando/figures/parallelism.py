@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from accelerando.collectives import Schedule
 from accelerando.figures import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, Picture, draw
+
+if TYPE_CHECKING:
+    from matplotlib.patches import Rectangle
 
 _PALE, _FULL = (0.93, 0.95, 0.97), (0.0, 0.447, 0.698)
 
@@ -61,7 +65,7 @@ def _verb(adds: bool) -> str:
     return "sends for adding to" if adds else "gives the sum to"
 
 
-def _box(rank: int, piece: int, colour: Sequence[float], is_new: bool) -> object:
+def _box(rank: int, piece: int, colour: Sequence[float], is_new: bool) -> Rectangle:
     from matplotlib.patches import Rectangle
 
     return Rectangle(
@@ -87,11 +91,11 @@ def predicted_and_measured(panels: Mapping[str, Mapping[str, tuple[float, float 
     rows_most = max(len(rows) for rows in panels.values())
     with draw("; ".join(said) + f" ({unit})", panels=len(panels), width=7.4, height=1.1 + 0.5 * rows_most) as sheet:
         for axes, (title, rows) in zip(sheet.axes, panels.items(), strict=True):
-            for place, (predicted, measured) in enumerate(reversed(rows.values())):
+            for place, (predicted, measured) in enumerate(reversed(list(rows.values()))):
                 axes.barh(place + 0.2, predicted, 0.36, color=GREY, label="predicted" if not place else None)
                 if measured is not None:
                     axes.barh(place - 0.2, measured, 0.36, color=BLUE, label="measured" if not place else None)
-            axes.set_yticks(range(len(rows)), labels=list(reversed(rows)))
+            axes.set_yticks(range(len(rows)), labels=list(rows)[::-1])
             axes.set(title=title, xlabel=unit)
             axes.grid(visible=False, axis="y")
         sheet.axes[0].legend()
@@ -113,7 +117,7 @@ def memory_bars(
     said = [f"{name}: {sum(parts.values()) / factor:.3g} {unit}" for name, parts in rows.items()]
     with draw(f"{title}. " + "; ".join(said), height=1.35 + 0.4 * len(rows)) as sheet:
         axes = sheet.axes[0]
-        for place, (name, parts) in enumerate(reversed(rows.items())):
+        for place, (name, parts) in enumerate(reversed(list(rows.items()))):
             left = 0.0
             for colour, (part, number) in zip(CYCLE, parts.items(), strict=False):
                 label = part if not place else None
@@ -123,7 +127,7 @@ def memory_bars(
             if counted and name in counted:
                 label = "counted" if not place else None
                 axes.plot([counted[name] / factor], [place], marker="D", color=INK, linestyle="", label=label)
-        axes.set_yticks(range(len(rows)), labels=list(reversed(rows)))
+        axes.set_yticks(range(len(rows)), labels=list(rows)[::-1])
         axes.set(title=title, xlabel=f"{unit} on one rank")
         axes.margins(x=0.12)
         axes.grid(visible=False, axis="y")
@@ -141,10 +145,10 @@ def step_times(rows: Mapping[str, tuple[float, float, float]], title: str) -> Pi
     said = [f"{name} {median:.3g} ms" for name, (median, _, _) in rows.items()]
     with draw(f"{title}. " + "; ".join(said), height=0.95 + 0.34 * max(1, len(rows))) as sheet:
         axes = sheet.axes[0]
-        for place, (median, low, high) in enumerate(reversed(rows.values())):
+        for place, (median, low, high) in enumerate(reversed(list(rows.values()))):
             spread = [[max(0.0, median - low)], [max(0.0, high - median)]]
             axes.barh(place, median, 0.62, xerr=spread, color=BLUE, ecolor=INK, capsize=3)
-        axes.set_yticks(range(len(rows)), labels=list(reversed(rows)))
+        axes.set_yticks(range(len(rows)), labels=list(rows)[::-1])
         axes.set(title=title, xlabel="milliseconds for a step")
         axes.grid(visible=False, axis="y")
     return sheet.picture

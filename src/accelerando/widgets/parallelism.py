@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from typing import Any
 
 from accelerando import collectives, figures, strategies
 from accelerando.figures import parallelism as pictures
@@ -70,12 +69,17 @@ def stack_of(parameters: float, bytes_per_number: int, positions: int = POSITION
     return strategies.Stack(parameters, blocks, boundary, 16 * boundary)
 
 
+def possible(parameters: float, ranks: int) -> list[str]:
+    """The strategies that this many ranks allow: a pipeline has at most as many stages as the model has blocks."""
+    return [name for name in strategies.NAMES if name != "pipeline" or ranks <= WIDTHS[parameters][0]]
+
+
 def memory_picture(parameters: float, ranks: int, optimizer: str, precision: str) -> figures.Picture:
     """Bytes on one rank by strategy."""
     stack = stack_of(parameters, strategies.PRECISIONS[precision][0])
     rows = {
         name: strategies.predict_memory(name, stack, ranks, optimizer=optimizer, precision=precision).parts()
-        for name in strategies.NAMES
+        for name in possible(parameters, ranks)
     }
     title = f"{parameters / 1e9:.3g} billion parameters on {ranks} ranks, {optimizer}, {precision}"
     return pictures.memory_bars(rows, title, unit="GB")
@@ -86,7 +90,7 @@ def memory_words(parameters: float, ranks: int, optimizer: str, precision: str, 
     size = strategies.PRECISIONS[precision][0]
     stack = stack_of(parameters, size)
     fits, sends = [], []
-    for name in strategies.NAMES:
+    for name in possible(parameters, ranks):
         total = strategies.predict_memory(name, stack, ranks, optimizer=optimizer, precision=precision).total
         if total <= room_gb * 1e9:
             fits.append(name)
@@ -109,10 +113,10 @@ def memory_explorer() -> Shown:
     picture, words = ipw.Image(value=still.png, format="png", width=726), ipw.HTML()
 
     def draw(*_: object) -> None:
-        chosen: tuple[Any, ...] = (model.value, ranks.value, optimizer.value, precision.value)
-        now = memory_picture(*chosen)
+        now = memory_picture(model.value, ranks.value, optimizer.value, precision.value)
         picture.value, picture.alt = now.png, now.words
-        words.value = html.escape(memory_words(*chosen, room.value))
+        told = memory_words(model.value, ranks.value, optimizer.value, precision.value, room.value)
+        words.value = html.escape(told)
 
     for widget in (model, ranks, optimizer, precision, room):
         widget.observe(draw, "value")

@@ -18,7 +18,7 @@ from accelerando.recipes import Recipe
 SIZES = models.CnnSizes(channels=(8, 16, 32), batch_norm=False, bias=True)
 """Without BatchNorm, which would make an image's gradient depend on the rest of its batch."""
 BATCHES = (16, 64, 256, 1024)
-RATE_AT_16, HIGHEST_RATE = 0.01, 0.08
+RATE_AT_16, HIGHEST_RATE = 0.01, 0.16
 
 
 def predict_worth(batch_size: float, noise_images: float) -> float:
@@ -167,8 +167,8 @@ class BatchSweep:
         noise = "beyond what could be seen" if not math.isfinite(self.noise_images) else f"{self.noise_images:,.0f}"
         if not self._is_lower(last):
             return (
-                f"Even batch {last.batch_size:,} ends within chance of batch {first.batch_size} "
-                f"({last.accuracy:.1%} and {first.accuracy:.1%}): here the belief survives, on this easy task."
+                f"Even batch {last.batch_size:,} ends within chance of batch {first.batch_size} ({last.accuracy:.1%} "
+                f"and {first.accuracy:.1%}): here the belief survives, on this easy task."
             )
         return (
             f"All went through the same images {self.epochs} times. Up to batch {kept[-1].batch_size:,} no loss can be "

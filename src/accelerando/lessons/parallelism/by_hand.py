@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,7 +16,8 @@ def all_reduce(message: torch.Tensor, schedule: Schedule) -> None:
     rank = dist.get_rank()
     pieces = message.tensor_split(schedule.pieces)
     for step in schedule.steps:
-        waiting, arrived = [], []
+        waiting: list[Any] = []
+        arrived = []
         for one in step:
             if one.source == rank:
                 waiting.append(dist.isend(pieces[one.piece], one.target))

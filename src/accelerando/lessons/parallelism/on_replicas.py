@@ -14,9 +14,9 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from accelerando import counts, models, ranks, seeds
-from accelerando.lessons.parallelism import by_hand
+from accelerando.lessons.parallelism import by_hand, on_wires
 
-SIZES = models.MlpSizes(hidden=(1024, 1024))
+SIZES = models.MlpSizes(hidden=(640, 640, 640, 640))
 BATCH = 64
 """Images of each rank and step."""
 RATE = 0.1
@@ -28,11 +28,13 @@ Way = tuple[nn.Module, Callable[[], None]]
 def tell(rounds: int, steps: int) -> dict[str, Any]:
     """Run all experiments of the lesson's data-parallel part in one launch."""
     with ranks.joined(time_limit_s=60.0) as (rank, world_size):
+        parameters = counts.parameters(_model())
         return {
-            "parameters": counts.parameters(_model()),
+            "parameters": parameters,
+            "link": on_wires.ping(4 * parameters),
             "ways": {name: _correctness(make, rank, world_size) for name, make in WAYS.items()},
             "seconds": _seconds(rounds, steps, rank, world_size),
-            "buckets": {str(cap): _buckets(cap) for cap in (0.5, 5, 25)},
+            "buckets": {str(cap): _buckets(cap) for cap in (0.5, 4, 25)},
             "accumulation": {name: _accumulate(name, rank, world_size) for name in ("every time", "no_sync")},
             "unused": _unused(),
             "uneven": _uneven(rank, world_size),
@@ -93,13 +95,13 @@ WAYS: dict[str, Callable[[nn.Module], Way]] = {
 }
 
 
-def _correctness(make: Callable[[nn.Module], Way], rank: int, world_size: int) -> dict[str, float]:
+def _correctness(make: Callable[[nn.Module], Way], rank: int, world_size: int) -> dict[str, float | None]:
     """Three steps from different starts: how far ranks are apart, and from one process with the whole batch."""
     alone, own = _model(), _model(seed=rank)
     start = _flat(alone)
     way = make(own)
     sides = [((alone, _nothing), 1), (way, world_size)]
-    before = counts.sent_bytes() or 0
+    before = counts.sent_bytes()
     for (model, after), parts in sides:
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         for step in range(3):
@@ -107,7 +109,7 @@ def _correctness(make: Callable[[nn.Module], Way], rank: int, world_size: int) -
             if parts > 1:
                 images, labels = _own(images, rank, world_size), _own(labels, rank, world_size)
             _step((model, after), optimizer, images, labels)
-    sent = ((counts.sent_bytes() or 0) - before) / 3
+    sent = _since(before)
     reached = _flat(own)
     everyones = [torch.empty_like(reached) for _ in range(world_size)]
     dist.all_gather(everyones, reached)
@@ -115,8 +117,13 @@ def _correctness(make: Callable[[nn.Module], Way], rank: int, world_size: int) -
     return {
         "apart": float(max((other - everyones[0]).abs().max() for other in everyones) / moved),
         "error": float((everyones[0] - _flat(alone)).abs().max() / moved),
-        "sent_bytes": sent,
+        "sent_bytes": None if sent is None else sent / 3,
     }
+
+
+def _since(before: int | None) -> int | None:
+    after = counts.sent_bytes()
+    return None if before is None or after is None else after - before
 
 
 def _flat(model: nn.Module) -> torch.Tensor:
@@ -164,18 +171,18 @@ def _buckets(cap_mb: float) -> list[int]:
     return seen
 
 
-def _accumulate(how: str, rank: int, world_size: int, batches: int = 4) -> dict[str, float]:
+def _accumulate(how: str, rank: int, world_size: int, batches: int = 4) -> dict[str, float | None]:
     """One optimizer step from several batches: what it sends, and how far it is from one big batch."""
     alone, model = _model(), DistributedDataParallel(_model())
     images, labels = _images(0, world_size)
     nn.functional.cross_entropy(alone(images), labels).backward()
     own = [_own(tensor, rank, world_size).chunk(batches) for tensor in (images, labels)]
     dist.barrier()
-    before = counts.sent_bytes() or 0
+    before = counts.sent_bytes()
     for number, (some, theirs) in enumerate(zip(*own, strict=True)):
         model.require_backward_grad_sync = how != "no_sync" or number == batches - 1  # what no_sync() sets
         (nn.functional.cross_entropy(model(some), theirs) / batches).backward()
-    sent = (counts.sent_bytes() or 0) - before
+    sent = _since(before)
     right, found = (torch.cat([p.grad.flatten() for p in m.parameters() if p.grad is not None]) for m in (alone, model))
     return {"sent_bytes": sent, "error": float((right - found).abs().max() / right.abs().max())}
 
@@ -196,8 +203,8 @@ class TwoHeads(nn.Module):
 def _unused() -> dict[str, str]:
     """What DDP says when a parameter gets no gradient, and whether finding such parameters helps."""
     told = {}
-    for name, options in {"as it is": {}, "find_unused_parameters=True": {"find_unused_parameters": True}}.items():
-        model = DistributedDataParallel(TwoHeads(), **options)
+    for name, is_searched in {"as it is": False, "find_unused_parameters=True": True}.items():
+        model = DistributedDataParallel(TwoHeads(), find_unused_parameters=is_searched)
         told[name] = "two steps went well"
         try:
             for _ in range(2):
@@ -215,7 +222,7 @@ def _uneven(rank: int, world_size: int) -> dict[str, Any]:
         try:
             dist.all_reduce(torch.zeros(1), group=patience)
         except RuntimeError as error:
-            waited = str(error).splitlines()[0]
+            waited = str(error).splitlines()[0].rpartition("] ")[2]  # not where in gloo's source
     dist.barrier()
     model = DistributedDataParallel(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)

@@ -91,13 +91,13 @@ def time_all_reduce(sizes_bytes: Sequence[int], repeats: int) -> dict[str, Any]:
                     if repeat:  # the first one connects
                         seconds[name][place].append(time.perf_counter() - began_s)
                     is_right = is_right and bool((message == expected).all())
-        latency_s, bandwidth = _ping(rank, max(sizes_bytes))
+        latency_s, bandwidth = ping(max(sizes_bytes))
         return {"latency_s": latency_s, "bandwidth_bytes_per_s": bandwidth, "is_right": is_right, "seconds": seconds}
 
 
-def _ping(rank: int, long_bytes: int) -> tuple[float, float]:
-    """Send there and back between ranks 0 and 1; every rank learns the result."""
-    found = torch.zeros(2, dtype=torch.float64)
+def ping(long_bytes: int) -> tuple[float, float]:
+    """Send there and back between ranks 0 and 1, and tell every rank latency (s) and bandwidth (bytes per second)."""
+    rank, found = dist.get_rank(), torch.zeros(2, dtype=torch.float64)
     dist.barrier()
     if rank < 2:
         short_s, long_s = (_round_trip_s(rank, torch.zeros(size // 4)) / 2 for size in (4, long_bytes))

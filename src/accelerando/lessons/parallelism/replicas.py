@@ -39,14 +39,14 @@ class Way:
     Args:
         apart: Largest difference between two ranks' weights after three steps, over the way that weights have gone.
         error: The same between rank 0 and one process with the whole batch.
-        sent_bytes: Of one rank in one step.
+        sent_bytes: Of one rank in one step; None where the system does not count.
         step_s: Median; None where it was not timed.
         interval_s: 95 %, for the median.
     """
 
     apart: float
     error: float
-    sent_bytes: float
+    sent_bytes: float | None
     step_s: float | None = None
     interval_s: tuple[float, float] | None = None
 
@@ -62,6 +62,7 @@ class ReplicaStory:
 
     Args:
         parameters: Of the model.
+        link: Between the two ranks, measured; None when nothing was.
         ways: Name -> what came of it.
         alone_s: Seconds of a step with the whole batch on one rank, the other one idle.
         buckets: Cap in MB -> bytes of each of DDP's buckets, in the order in which they leave.
@@ -73,10 +74,11 @@ class ReplicaStory:
     """
 
     parameters: int = 0
+    link: costs.Link | None = None
     ways: Mapping[str, Way] = field(default_factory=dict)
     alone_s: float = 0.0
     buckets: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    accumulation: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    accumulation: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
     waited: str = ""
     joined_steps: tuple[int, ...] = ()
@@ -97,7 +99,7 @@ class ReplicaStory:
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| {name} | {_share(way.apart)} | {_share(way.error)} | {size(way.sent_bytes)} | "
+            f"| {name} | {_share(way.apart)} | {_share(way.error)} | {_size(way.sent_bytes)} | "
             f"{'yes' if way.is_right else '**no**'} |"
             for name, way in self.ways.items()
         ]
@@ -121,13 +123,13 @@ class ReplicaStory:
         right = [name for name, way in self.ways.items() if way.is_right]
         wrong = [name for name, way in self.ways.items() if not way.is_right]
         text = (
-            f"Equal to one process with the whole batch, but for rounding (largest difference "
+            "Equal to one process with the whole batch, but for rounding (largest difference "
             f"{max((self.ways[name].error for name in right), default=0):.1g} of the way that weights have gone): "
             f"{', '.join(right) or 'none'}. Not equal: {', '.join(wrong) or 'none'}."
         )
         if INNER in wrong:
             text += (
-                f" Look at the last row: it sent {size(self.ways[INNER].sent_bytes)} and raised no error. Each rank "
+                f" Look at the last row: it sent {_size(self.ways[INNER].sent_bytes)} and raised no error. Each rank "
                 "trained a model of its own."
             )
         return text
@@ -147,6 +149,9 @@ class ReplicaStory:
             if self.speedup < 0.95 * RANKS
             else f"DDP on {RANKS} ranks made a step {self.speedup:.2f} times as fast: here the belief survives. "
         )
+        if self.link is not None:
+            predicted_s = predict_step_s(self.alone_s, RANKS, 4 * self.parameters, self.link)
+            told += f"Predicted, half of the work and the whole message: {measure.duration(predicted_s)}. "
         if talk_s > 0.02 * seconds[DDP]:
             told += (
                 f"Without any message it would have been {measure.duration(seconds[SILENT])}, so talking costs "
@@ -180,14 +185,12 @@ class ReplicaStory:
         if not self.accumulation:
             return NOT_RUN
         always, seldom = self.accumulation["every time"], self.accumulation["no_sync"]
-        ratio = always["sent_bytes"] / seldom["sent_bytes"] if seldom["sent_bytes"] else float("nan")
+        many, few = always["sent_bytes"], seldom["sent_bytes"]
+        fewer = f"**{many / few:.1f} times** fewer" if many and few else "not counted here"
         return (
-            f"One optimizer step from four batches: {size(always['sent_bytes'])} sent with a message after each, "
-            f"{size(seldom['sent_bytes'])} with `no_sync` for the first three: **{ratio:.1f} times** fewer. The "
-            "gradient "
-            f"is off from that of one big batch by {always['error']:.1g} and {seldom['error']:.1g} of its largest "
-            "entry: "
-            "rounding."
+            f"One optimizer step from four batches: {_size(many)} sent with a message after each, {_size(few)} with "
+            f"`no_sync` for the first three: {fewer}. The gradient is off from that of one big batch by "
+            f"{always['error']:.1g} and {seldom['error']:.1g} of its largest entry: rounding."
         )
 
     def uneven_sentence(self) -> str:
@@ -200,6 +203,10 @@ class ReplicaStory:
             f"With a patience of one second rank 0 was told {waited}; the default patience is half an hour. Under "
             f"`Join` the ranks made {' and '.join(map(str, self.joined_steps))} steps and ended with {agree}."
         )
+
+
+def _size(number: float | None) -> str:
+    return "not counted" if number is None else size(number)
 
 
 def _share(number: float) -> str:
@@ -227,6 +234,7 @@ def read_story(values: Sequence[Mapping[str, Any]]) -> ReplicaStory:
         ways[name] = Way(apart, found["error"], found["sent_bytes"], *timed)
     return ReplicaStory(
         parameters=first["parameters"],
+        link=costs.Link(*first["link"]),
         ways=ways,
         alone_s=float(np.median(first["seconds"][ALONE])),
         buckets=first["buckets"],

@@ -64,37 +64,32 @@ class ShardStory:
             sent = "" if one.sent_bytes is None else size(one.sent_bytes)
             same = "" if one.loss_error is None else "yes" if one.loss_error < 1e-4 else f"off by {one.loss_error:.1%}"
             lines.append(
-                f"| {name} | {WITH[name]} | {size(one.predicted.total)} | {counted} | "
-                f"{size(one.predicted_sent_bytes)} | "
-                f"{sent} | {same} |"
+                f"| {name} | {WITH[name]} | {size(one.predicted.total)} | {counted} | {size(one.predicted_sent_bytes)} "
+                f"| {sent} | {same} |"
             )
         return "\n".join(lines)
 
     def sentence(self) -> str:
         """What this run showed."""
-        run = {name: one for name, one in self.dealt.items() if one.memory is not None}
-        if not run:
+        totals = {name: one.memory.total for name, one in self.dealt.items() if one.memory is not None}
+        if not totals:
             return "Predicted only: the smoke budget starts no ranks."
-        off = {name: abs(one.memory.total / one.predicted.total - 1) for name, one in run.items() if one.memory}
-        worst = max(off, key=lambda name: off[name])
-        least = min(run, key=lambda name: run[name].memory.total if run[name].memory else 0)  # type: ignore[union-attr]
-        counted = {name: one for name, one in run.items() if one.sent_bytes is not None}
+        off = {name: abs(total / self.dealt[name].predicted.total - 1) for name, total in totals.items()}
+        worst, least = max(off, key=lambda name: off[name]), min(totals, key=lambda name: totals[name])
+        counted = {name: one.sent_bytes for name, one in self.dealt.items() if one.sent_bytes is not None}
         told = (
             f"One process needs {size(self.alone.total)} for this model. Predicted and counted memory differ by at "
-            "most "
-            f"{off[worst]:.0%} ({worst}). **{least}** needs least, {size(run[least].memory.total)} on each of "
-            f"{RANKS} ranks."  # type: ignore[union-attr]
+            f"most {off[worst]:.0%} ({worst}). **{least}** needs least, {size(totals[least])} on each of {RANKS} ranks."
         )
         if counted:
-            quiet = min(counted, key=lambda name: counted[name].sent_bytes or 0)
-            ratios = {name: (one.sent_bytes or 0) / one.predicted_sent_bytes for name, one in counted.items()}
+            quiet = min(counted, key=lambda name: counted[name])
+            ratios = {name: sent / self.dealt[name].predicted_sent_bytes for name, sent in counted.items()}
             more = [f"{name} ({ratio:.1f} times)" for name, ratio in ratios.items() if ratio > 1.1]
-            told += f" **{quiet}** sends least, {size(counted[quiet].sent_bytes or 0)}."
+            told += f" **{quiet}** sends least, {size(counted[quiet])}."
             if more:
                 told += (
-                    f" More than predicted: {', '.join(more)}; on a CPU this library's reduce-scatter is an "
-                    "all-reduce of "
-                    "which each rank keeps its part."
+                    f" More than predicted: {', '.join(more)}; on a CPU this library's reduce-scatter is an all-reduce "
+                    "of which each rank keeps its part."
                 )
         broken = [name for name, one in self.dealt.items() if one.error]
         return told + (f" Not running with this version here: {', '.join(broken)}." if broken else "")

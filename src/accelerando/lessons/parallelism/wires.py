@@ -97,8 +97,7 @@ class CollectiveCounts:
             worst = max(wasteful, key=lambda name: wasteful[name])
             told += (
                 f"; more is moved for {' and '.join(wasteful)} ({worst}: {wasteful[worst]:.1f} times as much), which "
-                "gloo "
-                "makes out of other collectives"
+                "gloo makes out of other collectives"
             )
         if "all-reduce" in self.sent_bytes:
             each = max(self.sent_bytes["all-reduce"])
@@ -171,11 +170,9 @@ class AllReduceTimes:
         gain = hand["naive"][1] / hand["ring"][1]
         return (
             f"{self.where}: {large} took {measure.duration(hand['naive'][1])} naive, "
-            f"{measure.duration(hand['tree'][1])} by tree and {measure.duration(hand['ring'][1])} by ring "
-            f"({gain:.1f} times as fast as naive; predicted "
-            f"{self.predicted_s['naive'][1] / self.predicted_s['ring'][1]:.1f}). "
-            f"Of {small}, **{best[0]}** was fastest, of {large} **{best[1]}**. The prediction for {large} was worst "
-            "for "
+            f"{measure.duration(hand['tree'][1])} by tree and {measure.duration(hand['ring'][1])} by ring ({gain:.1f} "
+            f"times as fast as naive; predicted {self.predicted_s['naive'][1] / self.predicted_s['ring'][1]:.1f}). Of "
+            f"{small}, **{best[0]}** was fastest, of {large} **{best[1]}**. The prediction for {large} was worst for "
             f"{off}: {measure.duration(self.predicted_s[off][1])} predicted, "
             f"{measure.duration(self.measured_s[off][1])} measured."
         )
