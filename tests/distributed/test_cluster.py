@@ -335,7 +335,7 @@ def test_where_namespaces_are_not_allowed_nodes_are_loopback_addresses_and_the_l
         said = course.good("up", "--bandwidth", "200mbit")
         assert "node2 127.0.0.3" in said
         assert "200 Mbit/s in each direction (simulated" in said
-        assert "because no namespaces may be made here (unshare" in said
+        assert "because no namespaces may be made here (the limits in /proc/sys/user/" in said
         said = course.good("run", "--launcher", "mpirun", PROGRAM)
         assert sorted(re.findall(r"\] \S+ (rank \d)", said)) == ["rank 0", "rank 1"]
         course.good("down")

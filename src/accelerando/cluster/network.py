@@ -95,5 +95,8 @@ def why_not(as_user: Sequence[str]) -> str | None:
     try:
         command(UNSHARE[0], *as_user, *UNSHARE[1:], "sh", "-c", f"mount -t tmpfs tmpfs /dev/shm && {cable} && {shaped}")
     except (NetworkError, OSError) as error:
-        return f"no namespaces may be made here ({str(error).rpartition('failed: ')[2]})"
+        said = str(error).rpartition("failed: ")[2]
+        if "No space left" in said:  # what unshare says when it may make none, or not one more
+            said = "the limits in /proc/sys/user/max_*_namespaces are reached"
+        return f"no namespaces may be made here ({said})"
     return None
