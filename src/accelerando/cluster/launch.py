@@ -13,7 +13,7 @@ from pathlib import Path
 from accelerando import ranks
 from accelerando.cluster.hosts import LOGIN, Node
 from accelerando.rank_entry import FOLDER_VARIABLE
-from accelerando.ranks.local import check, entry, typed_entry
+from accelerando.ranks.local import check, entry, typed
 
 LAUNCHERS = ranks.LAUNCHERS
 MOST_RANKS_PER_NODE = 64
@@ -126,13 +126,15 @@ def plan(
     head = ["#!/bin/sh", *(f"#SBATCH {option}" for option in [*shape, "--output=job.out"])]
     real = [*head, shlex.join(["srun", *job, *entry(words)])]
     script.write_text("\n".join(real) + "\n", encoding="utf-8")
-    typed = "\n".join([*head, shlex.join(["srun", *job, *typed_entry(words)])])
+    shown = "\n".join([*head, shlex.join(["srun", *job, *typed(words, sets_variables=False)])])
     command = ("sbatch", "--wait", f"--chdir={folder}", str(script))
-    return Plan(launcher, place.ranks, (Step(LOGIN, command, "sbatch --wait job.sh"),), environment, typed)
+    return Plan(launcher, place.ranks, (Step(LOGIN, command, "sbatch --wait job.sh"),), environment, shown)
 
 
-def _step(real: list[str], typed: str, options: Sequence[str], words: Sequence[str]) -> Step:
-    return Step(LOGIN, (*real, *options, *entry(words)), shlex.join([typed, *options, *typed_entry(words)]))
+def _step(real: list[str], name: str, options: Sequence[str], words: Sequence[str]) -> Step:
+    return Step(
+        LOGIN, (*real, *options, *entry(words)), shlex.join([name, *options, *typed(words, sets_variables=False)])
+    )
 
 
 def _mpirun_options(place: Place, forwarded: Sequence[str], agent: str | None) -> list[str]:
@@ -145,15 +147,11 @@ def _mpirun_options(place: Place, forwarded: Sequence[str], agent: str | None) -
 
 def _torchrun(words: Sequence[str], place: Place, port: int) -> tuple[Step, ...]:
     steps = []
-    nodes, target = place.nodes, words[0]
-    if target.endswith(".py"):
-        typed_words = list(words)
-    else:
-        typed_words = ["-m", *words] if ":" not in target else typed_entry(words)[1:]
+    nodes = place.nodes
     for number, node in enumerate(nodes):
         options = [f"--nnodes={len(nodes)}", f"--node-rank={number}", f"--nproc-per-node={place.ranks_per_node}"]
         options += [f"--master-addr={nodes[0].address}", f"--master-port={port}", f"--local-addr={node.address}"]
         more = ["--max-restarts=0", "--monitor-interval=0.2", "--no-python", *entry(words)]
         command = (sys.executable, "-u", "-m", "torch.distributed.run", *options, *more)
-        steps.append(Step(node.name, command, shlex.join(["torchrun", *options, *typed_words])))
+        steps.append(Step(node.name, command, shlex.join(["torchrun", *options, *typed(words, sets_variables=True)])))
     return tuple(steps)

@@ -111,9 +111,21 @@ def entry(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-u", str(_ENTRY), *words]
 
 
-def typed_entry(words: Sequence[str]) -> list[str]:
-    """Return how one would type that, where the launcher does not set torchrun's variables."""
-    return ["python", "-m", "accelerando.rank_entry", *words]
+def typed(words: Sequence[str], *, sets_variables: bool) -> list[str]:
+    """Return how one would type a program behind a launcher.
+
+    Args:
+        words: From `exchange.pack`.
+        sets_variables: The launcher sets torchrun's variables, and takes a file, or a module behind ``-m``.
+    """
+    target, *arguments = words
+    if target.endswith(".py") and Path(target).is_relative_to(Path.cwd()):
+        target = str(Path(target).relative_to(Path.cwd()))
+    if not sets_variables:
+        return ["python", "-m", "accelerando.rank_entry", target, *arguments]
+    if ":" in target:
+        return ["-m", "accelerando.rank_entry", target, *arguments]
+    return [*([] if target.endswith(".py") else ["-m"]), target, *arguments]
 
 
 def search_path() -> str:
@@ -207,11 +219,7 @@ class _Launch:
 
     def _typed(self) -> str:
         """The command as one would type it, with the variables that matter."""
-        target = self.words[0]
-        is_plain = self.launcher == "torchrun" and ":" not in target
-        words = [*(["-m"] if is_plain and not target.endswith(".py") else []), *self.words]
-        if not is_plain:
-            words = typed_entry(words)[1 if self.launcher == "torchrun" else 0 :]
+        words = typed(self.words, sets_variables=self.launcher == "torchrun")
         shown = {**self._variables(), **{n: v for n, v in self.command.variables.items() if n.startswith("MASTER_")}}
         return " ".join(
             [
