@@ -203,7 +203,7 @@ def measure_cuts(budget: Budget, toolchain: Toolchain, numbers: int = 2**20) -> 
     """
     x = torch.randn(numbers if budget.name != "smoke" else 2**12, generator=seeds.generator(0))
     pieces = counts.graph_breaks(chain_in_pieces, x).graphs
-    with torch_compile.empty_caches(), torch.no_grad():
+    with toolchain.caches(), torch.no_grad():
         cut, whole = (torch.compile(f, backend=toolchain.backend) for f in (chain_in_pieces, chain))
         with torch_compile.quiet():
             cut(x), whole(x)

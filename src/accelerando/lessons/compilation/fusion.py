@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from accelerando import counts, measure, torch_compile
+from accelerando import counts, measure
 from accelerando.lessons import Budget
 from accelerando.lessons.compilation.graphs import Traffic, count_traffic
 from accelerando.lessons.compilation.toolchain import Toolchain
@@ -78,7 +78,7 @@ def measure_fusion(function: Callable[..., Any], *args: Any, budget: Budget, too
             function(*args)
         torch._dynamo.reset()
         compiled = torch.compile(function, backend=toolchain.backend)
-        with torch_compile.empty_caches():
+        with toolchain.caches():
             compiled(*args)
         found = measure.compare(
             lambda: function(*args),

@@ -6,6 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -420,7 +421,7 @@ def measure_settings(subject: Subject, budget: Budget, toolchain: Toolchain) -> 
     chosen = [
         number
         for number, setting in enumerate(SETTINGS)
-        if (toolchain.generates_code or "eager" in str(setting.arguments.get("backend")))
+        if (toolchain.generates_code or not _generates_code(number))
         and (budget.name == "full" or setting.arguments.get("mode") != "max-autotune")
     ]
     arguments = {
@@ -445,8 +446,9 @@ def settings_in_child(
     sizes: Mapping[str, Any], batch_size: int, chosen: Sequence[int], count: int
 ) -> dict[str, list[Any]]:
     """Compile under each setting, then time them all in turns, the eager step first."""
-    if any(SETTINGS[number].arguments.get("backend") not in ("eager", "aot_eager") for number in chosen):
-        with torch_compile.empty_caches():
+    caches = torch_compile.empty_caches if any(map(_generates_code, chosen)) else nullcontext
+    if caches is not nullcontext:
+        with caches():
             torch.compile(lambda x: x + 1)(torch.ones(8))
     eager, _ = _sides(sizes, batch_size, "eager")
     steps: dict[int, Callable[[], object]] = {0: eager.step}
@@ -454,7 +456,7 @@ def settings_in_child(
     for number in chosen:
         more = {"backend": "inductor", **SETTINGS[number].arguments}
         _, compiled = _sides(sizes, batch_size, **more)
-        with torch_compile.empty_caches():
+        with caches():
             compile_s.append(sum(_seconds(compiled.step) for _ in range(2)))
         steps[number + 1] = compiled.step
     points = _in_turns(steps, count)
@@ -464,6 +466,10 @@ def settings_in_child(
         for point in points[1:]
     ]
     return {"compile_s": took, "points": rows}
+
+
+def _generates_code(number: int) -> bool:
+    return SETTINGS[number].arguments.get("backend") not in ("eager", "aot_eager")
 
 
 def settings_table(found: Sequence[SettingPoint]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from accelerando import needs
+from accelerando import needs, torch_compile
 from accelerando.lessons import Budget
 from accelerando.machine import Machine
 
@@ -27,6 +28,10 @@ class Toolchain:
     def generates_code(self) -> bool:
         """Whether Inductor runs."""
         return self.backend == "inductor"
+
+    def caches(self) -> AbstractContextManager[None]:
+        """Empty compile caches for what is compiled in this process during the block, where code is generated."""
+        return torch_compile.empty_caches() if self.generates_code else nullcontext()
 
     def sentence(self) -> str:
         """What the reader should know before the first number."""
