@@ -14,6 +14,7 @@ import pytest
 from accelerando import ranks
 from accelerando.backends import oneccl
 from accelerando.backends.oneccl import build
+from accelerando.programs import find_open_mpi
 
 HERE = Path(__file__).parent
 EXAMPLES = 60
@@ -35,7 +36,11 @@ def findings(request: pytest.FixtureRequest, extension: Path) -> list[dict[str, 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(HERE))
         result = ranks.run(
-            "oneccl_programs:everything", request.param, time_limit_s=LIMIT_S, payload={"examples": EXAMPLES}
+            "oneccl_programs:everything",
+            request.param,
+            launcher="mpirun" if find_open_mpi() else "torchrun",  # which imports torch once more
+            time_limit_s=LIMIT_S,
+            payload={"examples": EXAMPLES},
         )
     return list(result.values)
 

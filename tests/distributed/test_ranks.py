@@ -129,9 +129,9 @@ def test_rank_that_raises_is_named_though_the_others_lose_their_connection(mark:
 
 
 def test_rank_that_hangs_is_ended_at_the_limit_and_the_finished_value_is_kept(mark: str) -> None:
-    deadline_s = 15.0
+    deadline_s = 8.0
     result = failure("one_hangs", mark, launcher=LAUNCHERS[-1], time_limit_s=deadline_s)
-    assert "15 s" in result.reason
+    assert "8 s" in result.reason
     assert result.elapsed_s < 4 * deadline_s
     if result.values[0] is not None:  # a machine so busy that not even rank 0 got so far says another sentence
         assert result.values == ("done", None)
