@@ -12,6 +12,7 @@ from accelerando.readers.text import Unreadable, clean, other_kind
 
 MAX_CHARACTERS = 8 * 2**20
 MAX_DEPTH = 64
+_BROKEN_VALUE = re.compile(r'="[^"<>\n]{0,200}\n[^"<>]{0,200}"')
 _GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 _NIC_CLASS, _SWITCH_CLASS = "0x02", "0x0604"
 _NVSWITCH_CLASS = "0x068000"  # 0x068001 is a CPU that has NVLinks itself (POWER9)
@@ -62,6 +63,9 @@ def _read_root(text: str, warnings: list[str]) -> Element:
     if "<system" not in text and "&lt;system" in text:
         text = html.unescape(text)
         warnings.append("HTML mark-up removed")
+    if re.search("[“”„]", text):
+        text = re.sub("[“”„]", '"', text)
+        warnings.append("typographic quotes replaced by plain ones")
     start = text.find("<system")
     if start < 0:
         if "<graphs" in text:
@@ -80,6 +84,11 @@ def _read_root(text: str, warnings: list[str]) -> Element:
     document = text[first : end + len("</system>")] if end > start else text[first:]
     offset = text.count("\n", 0, first) + document.count("\n", 0, len(document) - len(document.lstrip()))
     document = re.sub(r"<\?xml\b[^>\n]*\?>", "", document.lstrip())  # a comment may stand above it, which XML forbids
+    original = document
+    whole = _BROKEN_VALUE.sub(lambda value: value.group(0).replace("\n", ""), document)
+    if whole != document:  # XML would take the line's end for a space in the value
+        document = whole
+        warnings.append("wrapped lines joined again")
     try:
         root: Element = fromstring(document, forbid_dtd=True)
     except DefusedXmlException as error:
@@ -89,13 +98,24 @@ def _read_root(text: str, warnings: list[str]) -> Element:
         try:
             root = fromstring(whole, forbid_dtd=True)
         except (DefusedXmlException, ParseError, ValueError, RecursionError):
-            raise _damaged(error, text, offset) from error
-        warnings.append("wrapped lines joined again")
+            raise _damaged(_error_in(original) or error, text, offset) from error
+        warnings[:] = dict.fromkeys([*warnings, "wrapped lines joined again"])
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"no XML that can be read: {error}", 1) from error
     if root.tag != "system":
         raise Unreadable(f"its outermost element is <{root.tag}>: expected <system>", _line(text, start))
     return root
+
+
+def _error_in(document: str) -> ParseError | None:
+    """Find where the text stops making sense as it stands, with its own line numbers."""
+    from defusedxml.ElementTree import fromstring
+
+    try:
+        fromstring(document, forbid_dtd=True)
+    except ParseError as error:
+        return error
+    return None
 
 
 def _unwrapped(document: str) -> str:

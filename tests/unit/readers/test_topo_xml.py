@@ -127,3 +127,24 @@ def test_shared_cases_have_their_right_answers() -> None:
     assert azure == {"numa_nodes": 4, "gpus": 8, "nics": 8, "pci_switches": 4, "nvlinks": None, "warnings": []}
     aws = topo_xml.parse((SHARED / "xml_aws_p4d-24xl-topo.xml").read_text())
     assert aws == {"numa_nodes": 2, "gpus": 8, "nics": 4, "pci_switches": 4, "nvlinks": None, "warnings": []}
+
+
+@pytest.mark.parametrize("width", range(50, 130))
+def test_wrapped_file_is_joined_or_refused_but_never_wrong(width: int) -> None:
+    text = fixture("topo_dump.xml")
+    wrapped = "\n".join(
+        line[start : start + width] for line in text.split("\n") for start in range(0, max(len(line), 1), width)
+    )
+    whole = topo_xml.parse(text)
+    try:
+        answer = topo_xml.parse(wrapped)
+    except Unreadable:
+        return
+    assert {**answer, "warnings": None} == {**whole, "warnings": None}
+
+
+def test_typographic_quotes_are_replaced() -> None:
+    text = fixture("topo_dump.xml")
+    answer = topo_xml.parse(text.replace('"', "”"))
+    assert {**answer, "warnings": None} == {**topo_xml.parse(text), "warnings": None}
+    assert any("quotes" in warning for warning in answer["warnings"])
