@@ -146,6 +146,20 @@ def test_restless_machine_excuses_slowness() -> None:
     assert "differed by" in verdict.judge_tiers(found, TIMED)[0].message
 
 
+def test_slow_reference_shows_a_machine_that_is_not_fit_and_excuses_slowness_only() -> None:
+    loaded = {"starter": 36.0, "reference": 89.0}
+    slow = session(FakeSides({**loaded, "submission": 67.0}))
+    assert statuses(slow) == ["undecided"] * 3
+    assert "own reference was only 0.4 times as fast" in verdict.judge_tiers(slow, TIMED)[0].message
+    assert (
+        statuses(session(FakeSides({**loaded, "submission": 4.0}, {"submission": 0.87}), budget_s=2000))
+        == ["passed"] * 3
+    )
+    failures = {"submission": TooSlow("did not end within 100 s")}
+    for seed in range(4):
+        assert statuses(session(FakeSides(loaded, failures=failures), seed=seed)) == ["undecided"] * 3
+
+
 def test_stolen_time_excuses_slowness_and_never_lost_accuracy() -> None:
     stolen = MachineState(0.3, None, None, None, None)
     assert statuses(session(FakeSides({**USUAL, "submission": 28.0})), stolen) == ["undecided"] * 3
@@ -168,6 +182,19 @@ def test_claim_about_all_changes_is_compared_with_the_session(claimed: float | N
     own = Result("final.claims", "passed", 10, 10, "right")
     table: list[Any] = [{"technique": "all together", "predicted": 2.0, "measured": claimed}] if claimed else []
     assert verdict.judge_claim(own, table, found).status == status
+
+
+def test_claim_fails_only_when_the_session_is_sure() -> None:
+    from accelerando.submission import Result
+
+    own = Result("final.claims", "passed", 10, 10, "right")
+    table = [{"technique": "all together", "predicted": 2.0, "measured": 7.0}]
+    slow = {**USUAL, "submission": 28.0}
+    short = session(FakeSides(slow), budget_s=50.0)
+    assert verdict.judge_claim(own, table, short).status == "undecided"
+    restless = session(FakeSides(slow, jitter=0.5), seed=4)
+    assert verdict.judge_claim(own, table, restless).status == "undecided"
+    assert verdict.judge_claim(own, table, session(FakeSides(slow))).status == "failed"
 
 
 def test_claim_is_undecided_without_a_session() -> None:

@@ -156,7 +156,7 @@ def assess(
     timed = [question for question in lesson.questions if question.is_timed]
     results, session, state = _time(submission, timed, train)
     results += [
-        verdict.judge_claim(result, claims, session) if result.question == _CLAIMS else result
+        verdict.judge_claim(result, claims, session, state) if result.question == _CLAIMS else result
         for result in report.results
     ]
     order = [question.id for question in lesson.questions]

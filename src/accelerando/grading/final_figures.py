@@ -78,7 +78,7 @@ def losses(session: SessionResult) -> figures.Picture:
     colours = dict(zip(SIDES, (figures.GREY, figures.GREEN, figures.ORANGE), strict=True))
     told = [run for run in session.runs if run.losses]
     last = ", ".join(f"{run.side} on {run.task} {run.losses[-1]:.2f}" for run in told)
-    tasks = list(session.intervals)
+    tasks = list(dict.fromkeys(run.task for run in told))
     with figures.draw(f"Training loss over each run. At the end: {last}", panels=len(tasks), height=2.8) as sheet:
         for axes, task in zip(sheet.axes, tasks, strict=True):
             named: set[str] = set()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from .. import catalog
 from ..catalog import Lesson
 from .cells import Notebook, marks_of, source_hash
 from .manifest import LockedCell, Manifest, ReleasedQuestion, load_manifest
@@ -173,7 +174,7 @@ class _Sorter:
         candidates = defining or answered or found[:1]
         test = min(self.places.get(question.test, [len(cells)]))
         index = ([i for i in candidates if i < test] or candidates)[-1]
-        chosen[index] = question.id
+        chosen.setdefault(index, question.id)
         skipped.update(i for i in found if i not in answered and i != index)
         early[index] = [i for i in defining if i > index]
         if len(found) > 1:
@@ -201,7 +202,7 @@ class _Sorter:
 
 
 def _defines(source: str, question_id: str) -> bool:
-    name = re.escape(question_id.partition(".")[2])
+    name = re.escape(catalog.answered_in(question_id).partition(".")[2])
     return bool(
         re.search(rf"^(?:(?:async\s+)?def|class)\s+{name}\b|^{name}\s*(?::[^=\n]+)?=(?!=)", source, re.MULTILINE)
     )

@@ -58,6 +58,7 @@ class SessionResult:
         failure: Why the submission gave no time; empty when it did.
         is_slow: It failed by not ending within its limit.
         starter_s: The starter's longest run, also of a round that did not become whole; NaN without one.
+        reference_s: The reference's, likewise.
         seconds: Of the whole session.
         train_images: Images that a run gets for training.
     """
@@ -70,6 +71,7 @@ class SessionResult:
     failure: str
     is_slow: bool
     starter_s: float
+    reference_s: float
     seconds: float
     train_images: int
 
@@ -131,7 +133,7 @@ class _Session:
     failure: SideFailed | None = None
     rounds: int = 0
     longest_s: float = 0.0
-    starter_s: float = math.nan
+    longest_run_s: dict[str, float] = field(default_factory=dict)  # of each side, also in rounds that are not whole
 
     def is_over(self) -> bool:
         if self.failure is not None:
@@ -164,7 +166,7 @@ class _Session:
 
     def _still_matters(self, side: str) -> bool:
         """After the submission failed by being slow, whether this machine is slow remains to be known."""
-        return side == "starter" and isinstance(self.failure, TooSlow) and math.isnan(self.starter_s)
+        return side != "submission" and isinstance(self.failure, TooSlow) and side not in self.longest_run_s
 
     def _train(self, side: str, task: Task, order: NDArray[np.int64]) -> Trained | None:
         try:
@@ -176,12 +178,12 @@ class _Session:
             raise Ungradable(f"the course's own {side} gave no time here: {failed}") from None
         if not (math.isfinite(trained.seconds) and trained.seconds > 0):
             raise Ungradable(f"a run lasted {trained.seconds} s by the grader's clock, which cannot be")
-        if side == "starter":
-            self.starter_s = float(np.nanmax([self.starter_s, trained.seconds]))
+        self.longest_run_s[side] = max(self.longest_run_s.get(side, 0.0), trained.seconds)
         return trained
 
     def _limit_s(self) -> float:
-        return RUN_LIMIT_S if math.isnan(self.starter_s) else min(RUN_LIMIT_S, 10 + 2.5 * self.starter_s)
+        starter_s = self.longest_run_s.get("starter", math.inf)
+        return min(RUN_LIMIT_S, 10 + 2.5 * starter_s)
 
     def _keep(self, task: Task, side: str, trained: Trained) -> None:
         correct = trained.scores.argmax(1) == task.held_out.labels
@@ -221,7 +223,8 @@ class _Session:
             noise_sd=floor_sd,
             failure=str(self.failure or ""),
             is_slow=isinstance(self.failure, TooSlow),
-            starter_s=self.starter_s,
+            starter_s=self.longest_run_s.get("starter", math.nan),
+            reference_s=self.longest_run_s.get("reference", math.nan),
             seconds=self.clock() - self.started_s,
             train_images=len(self.tasks[0].train),
         )

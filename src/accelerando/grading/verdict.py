@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .. import noise
+from .. import catalog, noise
 from ..catalog import Question
 from ..checks.final import TOGETHER
 from ..submission import Result, Status
@@ -13,6 +13,7 @@ from .session import RUN_LIMIT_S, SessionResult
 
 NOISY_SD = 0.08  # of log(starter / reference) between rounds: above it, the machine is called restless
 _BUSY_STEAL = 0.10
+_CONTROL = 1.25  # times the highest threshold: what the reference reaches on a machine that is fit to measure
 _CLAIM_FACTOR = 2.0  # a claim may be so far from what the grader measured on this machine, at this time
 _AGAIN = "Close other programs and run it again."
 
@@ -62,6 +63,9 @@ def _failure(session: SessionResult, question: Question) -> Result:
         return _result(question, "failed", session.failure, evidence)
     if math.isnan(session.starter_s) or 1.5 * session.starter_s > RUN_LIMIT_S:
         message = f"{session.failure}, and the starter is slow here, too. {_AGAIN}"
+        return _result(question, "undecided", message, evidence)
+    if slow_control := _slow_control(session):
+        message = f"{session.failure}. But {slow_control}, so it does not count. {_AGAIN}"
         return _result(question, "undecided", message, evidence)
     message = f"{session.failure}; the starter took {session.starter_s:.0f} s"
     return _result(question, "failed", message, evidence)
@@ -118,7 +122,7 @@ def tell_accuracy(session: SessionResult) -> str:
 
 def disturbances(session: SessionResult, state: noise.MachineState) -> str:
     """What made the measurement restless, in words; empty when nothing did."""
-    found = []
+    found = [told] if (told := _slow_control(session)) else []
     if session.noise_sd > NOISY_SD:
         found.append(f"equal runs of the course's own sides differed by {session.noise_sd:.0%}")
     if (state.steal_fraction or 0) > _BUSY_STEAL:
@@ -134,34 +138,49 @@ def _points(margin: float) -> str:
 
 def _is_disturbed(session: SessionResult, state: noise.MachineState) -> bool:
     """Whether slowness may be somebody else's fault; noise in the repeats is in the interval already."""
-    return session.noise_sd > 2 * NOISY_SD or (state.steal_fraction or 0) > _BUSY_STEAL
+    is_noisy = session.noise_sd > 2 * NOISY_SD or (state.steal_fraction or 0) > _BUSY_STEAL
+    return is_noisy or bool(_slow_control(session))
 
 
-def judge_claim(result: Result, claims: Any, session: SessionResult | None) -> Result:
+def _slow_control(session: SessionResult) -> str:
+    """What the course's own reference shows of a machine that is not fit to measure; empty when it is."""
+    highest = max(question.threshold or 1.0 for question in catalog.final().questions if question.is_timed)
+    reached = min(session.reference_ratio.values(), default=session.starter_s / session.reference_s)
+    if not reached < _CONTROL * highest:
+        return ""
+    return f"the course's own reference was only {reached:.1f} times as fast as the starter"
+
+
+def judge_claim(
+    result: Result, claims: Any, session: SessionResult | None, state: noise.MachineState = noise.UNKNOWN_STATE
+) -> Result:
     """Compare the row "all together" with what the session measured.
 
     Args:
         result: Of the claims' own check; only a passed one is looked at again.
         claims: The learner's table.
         session: None when there was none.
+        state: How calm the machine was.
     """
     if result.status != "passed":
         return result
     claimed = next((row["measured"] for row in claims if row["technique"] == TOGETHER), None)
-    known = [found for found in session.intervals.values() if found.pairs] if session else []
-    if claimed is None or not known:
-        message = f"the table is complete; there is no measurement to compare {TOGETHER!r} with"
+    known = list(session.intervals.values()) if session else []
+    if claimed is None or not known or any(found.pairs < tiers.FEWEST_PAIRS for found in known):
+        message = f"the table is complete; there are too few measurements to compare {TOGETHER!r} with. {_AGAIN}"
         return Result(result.question, "undecided", 0, result.maximum, message)
-    low = min(found.ratio for found in known) / _CLAIM_FACTOR
-    high = max(found.ratio for found in known) * _CLAIM_FACTOR
-    evidence = {"claimed": claimed, "allowed": [low, high]}
     ratios = " and ".join(f"{found.ratio:.2f}" for found in known)
-    if low <= claimed <= high:
+    near = min(found.ratio for found in known), max(found.ratio for found in known)
+    sure = min(found.low for found in known), max(found.high for found in known)
+    evidence = {"claimed": claimed, "measured": list(near), "intervals": list(sure), "factor": _CLAIM_FACTOR}
+    if near[0] / _CLAIM_FACTOR <= claimed <= near[1] * _CLAIM_FACTOR:
         message = f"you measured {claimed:g} all together, the grader {ratios}; the other rows are for a person to read"
         return Result(result.question, "passed", result.maximum, result.maximum, message, evidence)
-    message = (
-        f"{TOGETHER!r} claims {claimed:g}; the grader measured {ratios} on its two tasks. How did you time a whole run?"
-    )
+    message = f"{TOGETHER!r} claims {claimed:g}; the grader measured {ratios} on its two tasks."
+    if sure[0] / _CLAIM_FACTOR <= claimed <= sure[1] * _CLAIM_FACTOR or (session and _is_disturbed(session, state)):
+        message = f"{message} The machine was too restless to say that this is wrong. {_AGAIN}"
+        return Result(result.question, "undecided", 0, result.maximum, message, evidence)
+    message = f"{message} How did you time a whole run?"
     return Result(result.question, "failed", 0, result.maximum, message, evidence)
 
 

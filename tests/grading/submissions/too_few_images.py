@@ -1,4 +1,4 @@
-"""As `no_layout`, but it looks at a sixth of the images only: very fast, and less accurate. Lands: no tier."""
+"""As `slim_in_layout`, but it looks at a sixth of the images only: very fast, and less accurate. Lands: no tier."""
 
 import torch
 from torch import nn

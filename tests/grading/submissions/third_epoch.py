@@ -1,4 +1,4 @@
-"""The starter's network as channels_last, batches of 64, transforms on whole batches. Lands: tier 1."""
+"""The starter with its transforms on whole batches, and a third epoch for the time won. Lands: no tier."""
 
 import torch
 from torch import nn
@@ -15,8 +15,7 @@ def network(classes):
 
 
 def as_input(images):
-    pixels = torch.as_tensor(images).unsqueeze(1).float().div(255).sub(0.286).div(0.353)
-    return pixels.contiguous(memory_format=torch.channels_last)
+    return torch.as_tensor(images).unsqueeze(1).float().div(255).sub(0.286).div(0.353)
 
 
 def prepare(shape, classes):
@@ -26,10 +25,10 @@ def prepare(shape, classes):
 def train(images, labels, budget_s):
     torch.manual_seed(0)
     pixels, targets = as_input(images), torch.as_tensor(labels)
-    model = run["model"] = network(run["classes"]).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    for _ in range(2):
-        for chosen in torch.randperm(len(targets)).split(64):
+    model = run["model"] = network(run["classes"])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)
+    for _ in range(3):
+        for chosen in torch.randperm(len(targets)).split(32):
             batch = nn.functional.pad(pixels[chosen], (2, 2, 2, 2), value=-0.81)
             down, right = torch.randint(5, (2,)).tolist()
             batch = batch[:, :, down : down + 28, right : right + 28]
@@ -42,4 +41,4 @@ def train(images, labels, budget_s):
 def predict(images):
     model = run["model"].eval()
     with torch.no_grad():
-        return torch.cat([model(batch) for batch in as_input(images).split(64)]).numpy()
+        return torch.cat([model(batch) for batch in as_input(images).split(32)]).numpy()

@@ -1,4 +1,4 @@
-"""A slimmer network and larger batches, while every picture still goes through PIL by itself. Lands: tier 2."""
+"""A slimmer network with BatchNorm, while every picture still goes through PIL by itself. Lands: tier 1."""
 
 import torch
 from PIL import Image
@@ -35,8 +35,8 @@ def prepare(shape, classes):
 
 def train(images, labels, budget_s):
     torch.manual_seed(0)
-    steps = [transforms.RandomHorizontalFlip()]
-    loader = DataLoader(Garments(images, labels, steps), batch_size=64, shuffle=True)
+    steps = [transforms.RandomCrop(28, padding=1), transforms.RandomHorizontalFlip()]
+    loader = DataLoader(Garments(images, labels, steps), batch_size=32, shuffle=True)
     model = run["model"] = network(run["classes"])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=2 * len(loader))
