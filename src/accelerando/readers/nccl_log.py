@@ -9,6 +9,7 @@ from typing import Any
 
 from accelerando.readers.nccl_causes import ANOTHER_TIMED_OUT, CAUSES, CONSEQUENCES, HANGS, HARMLESS, Meaning
 from accelerando.readers.text import Line, clean, other_kind
+from accelerando.readers.wrapping import unwrapped
 
 _IS_LOG = re.compile(
     r"\b[NR]CCL (?:INFO|WARN|ERROR|TRACE|ABORT|version|failure|error)|\bnccl(?:\w*Error|InvalidUsage)|ProcessGroupNCCL"
@@ -73,11 +74,12 @@ def parse(text: str) -> dict[str, Any]:
     Raises:
         Unreadable: If no line comes from NCCL.
     """
+    text, were_wrapped = unwrapped(text)
     pasted = clean(text)
     if not _IS_LOG.search(pasted.text):
         raise other_kind("nccl-log (NCCL_DEBUG output)", pasted.text)
     lines = [line for line in pasted.lines if line.text.strip()]
-    warnings = list(pasted.warnings)
+    warnings = [*(["wrapped lines joined again"] if were_wrapped else []), *pasted.warnings]
     versions = _versions(lines, warnings)
     nranks = _nranks(lines, warnings)
     found = _find(lines)

@@ -203,6 +203,26 @@ def test_version_that_another_program_names_is_no_mismatch() -> None:
     assert not any("several versions" in warning for warning in answer["warnings"])
 
 
+@pytest.mark.parametrize("width", [80, 100, 120, 132])
+@pytest.mark.parametrize("name", ["nccl_ok_nvlink.log", "nccl_failed_shm.log", "nccl_hang_watchdog.log"])
+def test_log_that_a_terminal_broke_reads_the_same(name: str, width: int) -> None:
+    text = fixture(name)
+    wrapped = "\n".join(
+        line[start : start + width] for line in text.split("\n") for start in range(0, max(len(line), 1), width)
+    )
+    whole, answer = nccl_log.parse(text), nccl_log.parse(wrapped)
+    for fact in ("version", "nranks", "transports", "channels", "verdict", "root_cause"):
+        assert answer[fact] == whole[fact], fact
+
+
+def test_a_version_at_the_edge_of_the_screen_is_not_cut() -> None:
+    message = "RuntimeError: NCCL error in: " + "x" * 50 + ", invalid usage, NCCL version 2.14.3\n"
+    at = message.index("4.3")
+    wrapped = message[:at] + "\n" + message[at:]
+    filler = "n1:1:2 [0] NCCL INFO " + "y" * (at - 21) + "\n"
+    assert nccl_log.parse(filler + wrapped)["version"] == "2.14.3"
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases do not lie beside this checkout")
 def test_shared_cases_have_their_right_answers() -> None:
     duplicate = nccl_log.parse((SHARED / "nccl_02_fail_duplicate_gpu.log").read_text())
