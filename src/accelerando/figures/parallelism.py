@@ -41,9 +41,9 @@ def all_reduce_step(schedule: Schedule, step: int) -> Picture:
                     rank, piece, text, ha="center", va="center", fontsize=8, color="white" if share > 0.6 else INK
                 )
         for one in moved:
-            bend = 0.0 if abs(one.source - one.target) == 1 else -0.25
+            bend = 0.0 if abs(one.source - one.target) == 1 else -0.06
             axes.annotate(
-                "", (one.target, one.piece + 0.28), (one.source, one.piece + 0.28),
+                "", (one.target, one.piece + 0.3), (one.source, one.piece + 0.3),
                 arrowprops={
                     "arrowstyle": "-|>", "color": RED if one.adds else GREEN, "shrinkA": 9, "shrinkB": 9,
                     "connectionstyle": f"arc3,rad={bend}",
@@ -53,7 +53,7 @@ def all_reduce_step(schedule: Schedule, step: int) -> Picture:
             title=title,
             xlim=(-0.6, schedule.ranks - 0.4),
             ylim=(schedule.pieces - 0.4, -0.6),
-            yticks=range(schedule.pieces),
+            yticks=range(schedule.pieces) if schedule.pieces > 1 else [],
         )
         axes.set_xticks(range(schedule.ranks), labels=[f"rank {rank}" for rank in range(schedule.ranks)])
         axes.set_ylabel("piece" if schedule.pieces > 1 else "all of it")
