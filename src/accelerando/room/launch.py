@@ -64,8 +64,12 @@ def reset_command(lab: str) -> int:
     except work.WorkError as error:
         return _fail(str(error))
     where = f"; yours is kept in {_short(kept)}" if kept else ""
-    _say(f"Lesson {lesson.number} ({lesson.slug}) is fresh again in {_short(work.work_folder())}{where}.")
+    _say(f"{_named(lesson)} is fresh again in {_short(work.work_folder())}{where}.")
     return 0
+
+
+def _named(lesson: catalog.Lesson) -> str:
+    return f"Lesson {lesson.number} ({lesson.slug})" if lesson.number else "The final"
 
 
 def is_free(port: int) -> bool:
@@ -198,8 +202,8 @@ def _tell_prepared(prepared: work.Prepared) -> None:
         _say(f"Copied {count} file{'s'[: count > 1]} into {_short(prepared.folder)}; from now on they are yours.")
     for lesson in prepared.newer:
         _say(
-            f"Lesson {lesson.number} has a newer version; yours was left alone. "
-            f"`./course reset {lesson.number}` brings it and keeps a dated copy of yours."
+            f"{_named(lesson)} has a newer version; yours was left alone. "
+            f"`./course reset {lesson.number or lesson.slug}` brings it and keeps a dated copy of yours."
         )
 
 
