@@ -17,6 +17,7 @@ _IS_LOG = re.compile(
     re.I,
 )
 _VERSION = re.compile(r"\b[NR]CCL version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)", re.I)
+_WHOLE_VERSION = r"\d+\.\d+\.\d+\S*\s*$"
 _OWN_VERSION = re.compile(rf"^(?:.*NCCL INFO\s+)?{_VERSION.pattern}", re.I)
 _NRANKS = re.compile(r"\bn[rR]anks (\d{1,7})\b")
 _SIZE = re.compile(
@@ -80,8 +81,9 @@ def parse(text: str) -> dict[str, Any]:
         raise other_kind("nccl-log (NCCL_DEBUG output)", pasted.text)
     lines = [line for line in pasted.lines if line.text.strip()]
     warnings = [*(["wrapped lines joined again"] if were_wrapped else []), *pasted.warnings]
-    versions = _versions(lines, warnings)
-    nranks = _nranks(lines, warnings)
+    sure = lines if pasted.ends_with_newline else _without_cut_end(lines)
+    versions = _versions(lines if re.search(_WHOLE_VERSION, lines[-1].text) else sure, warnings)
+    nranks = _nranks(sure, warnings)
     found = _find(lines)
     verdict, cause, line = _judge(found, nranks, warnings)
     if verdict == "failed" and found.cause is None and len(versions) > 1:
@@ -89,8 +91,8 @@ def parse(text: str) -> dict[str, Any]:
     return {
         "version": versions[0].text if versions else None,
         "nranks": nranks,
-        "transports": _transports(lines, warnings) or None,
-        "channels": _channels(lines),
+        "transports": _transports(sure, warnings) or None,
+        "channels": _channels(sure),
         "verdict": verdict,
         "root_cause": cause,
         "line": line,
@@ -100,6 +102,13 @@ def parse(text: str) -> dict[str, Any]:
         ],
         "warnings": warnings,
     }
+
+
+def _without_cut_end(lines: list[Line]) -> list[Line]:
+    """Leave out what may be half a number or a name: the last word, or a last line that is a list."""
+    last = lines[-1]
+    kept = "" if _CHANNEL_LIST.search(last.text) else re.sub(r"\S+$", "", last.text)
+    return [*lines[:-1], Line(last.number, kept)]
 
 
 def _versions(lines: Iterable[Line], warnings: list[str]) -> list[Line]:

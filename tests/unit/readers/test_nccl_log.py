@@ -215,6 +215,20 @@ def test_log_that_a_terminal_broke_reads_the_same(name: str, width: int) -> None
         assert answer[fact] == whole[fact], fact
 
 
+@pytest.mark.parametrize("name", ["nccl_ok_nvlink.log", "nccl_failed_shm.log"])
+def test_text_cut_anywhere_gives_no_wrong_number(name: str) -> None:
+    text = fixture(name)
+    whole = nccl_log.parse(text)
+    for end in range(20, len(text)):
+        try:
+            answer = nccl_log.parse(text[:end])
+        except Unreadable:
+            continue
+        for fact in ("version", "nranks", "channels"):
+            assert answer[fact] in (None, whole[fact]), f"{fact} of {text[end - 30 : end]!r}"
+        assert set(answer["transports"] or []) <= set(whole["transports"]), text[end - 30 : end]
+
+
 def test_a_version_at_the_edge_of_the_screen_is_not_cut() -> None:
     message = "RuntimeError: NCCL error in: " + "x" * 50 + ", invalid usage, NCCL version 2.14.3\n"
     at = message.index("4.3")
