@@ -60,7 +60,7 @@ def parse(text: str) -> dict[str, Any]:
         answer = slurm.from_node_names(pasted)
     else:
         answer = job_tables.read(pasted) or _from_lines(pasted)
-    if not pasted.ends_with_newline and len(pasted.lines) > 1:
+    if not pasted.ends_with_newline and not pasted.lines[-1].text.endswith("]"):
         answer.warnings.append(f"line {pasted.lines[-1].number} has no line end: it may be cut")
     return {
         "hosts": answer.hosts,
