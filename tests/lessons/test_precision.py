@@ -9,7 +9,7 @@ import torch
 
 from accelerando import counts, formats, machine, measure, models
 from accelerando.lessons import BUDGETS, precision
-from accelerando.lessons.precision import casting, gradients, memory, rounding, scaler, speed, task
+from accelerando.lessons.precision import casting, gradients, memory, orders, rounding, scaler, speed, task
 from accelerando.recipes import Recipe
 
 SMOKE = BUDGETS["smoke"]
@@ -119,7 +119,7 @@ def test_the_sentence_is_prepared_for_a_run_of_overflows() -> None:
 
 
 def test_only_the_right_order_is_right() -> None:
-    right, clip_first, unscale_each, summed, past = scaler.compare_orders(SMOKE).rows
+    right, clip_first, unscale_each, summed, past = orders.compare_orders(SMOKE).rows
     assert right.error < 0.02
     assert clip_first.length < 0.01
     assert "unscale_" in unscale_each.raised
@@ -128,8 +128,8 @@ def test_only_the_right_order_is_right() -> None:
 
 
 def test_a_table_of_orders_says_which_were_noticed() -> None:
-    found = scaler.compare_orders(SMOKE)
-    assert found.markdown().count("\n") == 1 + len(scaler.ORDERS)
+    found = orders.compare_orders(SMOKE)
+    assert found.markdown().count("\n") == 1 + len(orders.ORDERS)
     assert "of the 4 others" in found.sentence()
 
 
@@ -264,7 +264,19 @@ def test_everything_about_speed_runs_on_this_machine() -> None:
     assert len(precision.measure_products(SMOKE, here).rows) == 3
     steps = precision.measure_steps(SMOKE, here, precisions=("bf16",))
     assert steps.find("wide MLP", "bf16").comparison.ratio > 0 or not steps.rows[0].comparison.pairs
-    assert list(precision.measure_batches(SMOKE)) == [16]
+    assert list(precision.measure_batches(SMOKE).comparisons) == [16]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "words"),
+    [(1.2, 2.0, "the less the casts"), (2.0, 1.2, "something else"), (1.5, 1.52, "hardly count")],
+)
+def test_the_batch_table_says_which_way_it_goes(first: float, last: float, words: str) -> None:
+    found = {16: comparison(first, "faster"), 64: comparison(1.5, "faster", 0), 256: comparison(last, "faster")}
+    table = speed.BatchTable(found)
+    assert list(table.rows) == [16, 256]
+    assert words in table.sentence()
+    assert "Too little" in speed.BatchTable({16: comparison(1.0, "faster")}).sentence()
 
 
 def test_a_product_in_fp32_is_told_from_one_in_bf16() -> None:

@@ -4,12 +4,13 @@ Every experiment returns a frozen result with a ``sentence``: what this run show
 """
 
 from accelerando.lessons.precision.casting import rules, rules_table, traps, traps_table
+from accelerando.lessons.precision.decision import decide
 from accelerando.lessons.precision.gradients import measure_underflow, sample_gradients
 from accelerando.lessons.precision.memory import measure_saved, recompute_table, sweep_saved
+from accelerando.lessons.precision.orders import compare_orders
 from accelerando.lessons.precision.rounding import compare_accuracy, measure_swallowed, stuck_table
-from accelerando.lessons.precision.scaler import compare_orders, measure_restart, trace_scale
+from accelerando.lessons.precision.scaler import measure_restart, trace_scale
 from accelerando.lessons.precision.speed import (
-    decide,
     describe_hardware,
     measure_batches,
     measure_matmul_errors,

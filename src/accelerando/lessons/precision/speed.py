@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +15,6 @@ from accelerando.lessons import Budget
 from accelerando.lessons.precision.gradients import images
 from accelerando.lessons.precision.task import NETS, WIDE_MLP
 from accelerando.recipes import Recipe
-
-if TYPE_CHECKING:
-    from accelerando.lessons.precision.memory import Saved
-    from accelerando.lessons.precision.rounding import AccuracyTable
 
 HALVES = ("bf16", "fp16")
 STEP_RECIPE = Recipe(batch_size=256, learning_rate=0.01, schedule="constant", test_images=10)
@@ -218,7 +213,35 @@ def _has_units(here: machine.Machine, precision: str) -> bool | None:
     return here.has_bf16 if precision == "bf16" else here.has_fp16
 
 
-def measure_batches(budget: Budget, sizes: Sequence[int] = (16, 64, 256, 1024)) -> dict[int, measure.Comparison]:
+@dataclass(frozen=True)
+class BatchTable:
+    """The wide MLP's step under bf16, over batch sizes.
+
+    Args:
+        comparisons: Batch size -> bf16 against fp32.
+    """
+
+    comparisons: dict[int, measure.Comparison]
+
+    @property
+    def rows(self) -> dict[int, tuple[float, float, float]]:
+        """Batch size -> ratio, lower and upper end; without those of which no pair fitted into the time."""
+        return {size: (found.ratio, *found.interval) for size, found in self.comparisons.items() if found.pairs}
+
+    def sentence(self) -> str:
+        """What this run showed."""
+        if len(self.rows) < 2:
+            return "Too little was measured to compare batch sizes."
+        (small, low), *_, (large, high) = ((size, row[0]) for size, row in self.rows.items())
+        start = f"bf16 made the step {low:.2f} times as fast at batch {small} and {high:.2f} times at batch {large}"
+        if high > 1.1 * low:
+            return f"{start}: the more images, the less the casts of the weights count."
+        if low > 1.1 * high:
+            return f"{start}: on this machine something else than the casts of the weights decides."
+        return f"{start}: on this machine the casts of the weights hardly count."
+
+
+def measure_batches(budget: Budget, sizes: Sequence[int] = (16, 64, 256, 1024)) -> BatchTable:
     """Time the wide MLP's step in bf16 against fp32 over batch sizes: what a cast of the weights costs."""
     data = images(budget)
     found = {}
@@ -227,46 +250,4 @@ def measure_batches(budget: Budget, sizes: Sequence[int] = (16, 64, 256, 1024)) 
         sides = [training.stepper(recipe.changed(precision=kind), data, model=WIDE_MLP) for kind in ("fp32", "bf16")]
         labels = ("fp32", f"wide MLP, bf16, batch {size}")
         found[size] = measure.compare(*sides, budget_s=budget.pair_s, labels=labels)
-    return found
-
-
-# -- decided ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What the measurements of a run say about one network.
-
-    Args:
-        precision: "fp32" or "bf16".
-        reason: Why.
-    """
-
-    precision: str
-    reason: str
-
-    def sentence(self) -> str:
-        """The decision, in words."""
-        return f"For the wide MLP on this machine: **{self.precision}**. {self.reason}"
-
-
-def decide(steps: SpeedTable, accuracy: AccuracyTable, saved: Saved) -> Decision:
-    """Choose between fp32 and bf16 autocast by what was measured, not by the flags.
-
-    Args:
-        steps: Of `measure_steps`.
-        accuracy: Of `rounding.compare_accuracy`; its first row is autocast.
-        saved: Of `memory.measure_saved`.
-    """
-    comparison, kept = steps.find("wide MLP", "bf16").comparison, accuracy.rows[0].verdict
-    low, high = comparison.interval
-    speed = f"a step is {comparison.ratio:.2f} times as fast ({low:.2f} to {high:.2f})"
-    memory = f"it keeps {saved.ratio:.2f} times the bytes for backward"
-    if kept.verdict == "lost":
-        return Decision("fp32", f"bf16 loses accuracy, so {speed} does not matter.")
-    if comparison.verdict == "faster":
-        doubt = ", but the accuracy is not decided: measure more runs before you keep it"
-        return Decision("bf16", f"With it {speed}, and {memory}{'' if kept.verdict == 'kept' else doubt}.")
-    if comparison.verdict == "undecided":
-        return Decision("fp32", f"With bf16 {speed}: not decided, so not worth a change. Measure longer.")
-    return Decision("fp32", f"With bf16 {speed}. That {memory} would matter only if memory were short.")
+    return BatchTable(found)
