@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from accelerando import rank_entry, wire
-from accelerando.ranks import exchange, functions, local, outputs, record
+from accelerando.ranks import exchange, functions, launchers, outputs, record
 
 
 @pytest.fixture
@@ -235,9 +235,9 @@ def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
         free = other.getsockname()[1]
         other.close()
         drawn = iter([taken.getsockname()[1], free])
-        monkeypatch.setattr(local, "_FIRST_PORT", 0)
-        monkeypatch.setattr(local.secrets, "randbelow", lambda count: next(drawn))
-        assert local._free_port() == free
+        monkeypatch.setattr(launchers, "_FIRST_PORT", 0)
+        monkeypatch.setattr(launchers.secrets, "randbelow", lambda count: next(drawn))
+        assert launchers._free_port() == free
 
 
 def test_a_traceback_begins_in_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from accelerando import ranks
 from accelerando.cluster.hosts import LOGIN, Node
 from accelerando.rank_entry import FOLDER_VARIABLE
-from accelerando.ranks.local import check, entry, typed
+from accelerando.ranks.launchers import check, entry, typed
 
 LAUNCHERS = ranks.LAUNCHERS
 MOST_RANKS_PER_NODE = 64

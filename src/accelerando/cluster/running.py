@@ -16,7 +16,7 @@ from accelerando import programs
 from accelerando.cluster import hosts, launch, network, places
 from accelerando.cluster.places import ClusterError
 from accelerando.ranks import OnLine, RanksFailed, RanksResult, exchange, record
-from accelerando.ranks.local import search_path
+from accelerando.ranks.launchers import search_path
 from accelerando.ranks.outputs import Listener
 
 if TYPE_CHECKING:

