@@ -204,7 +204,7 @@ def cluster_down(name: ClusterName = "default") -> None:
     raise typer.Exit(down_command(name))
 
 
-@app.command()
+@app.command(context_settings=_PASS_ON)
 def test(
     quick: Annotated[bool, typer.Option("--quick", help="Only the tests that need no torch process.")] = False,
     newest: Annotated[
