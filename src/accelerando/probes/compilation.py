@@ -198,11 +198,11 @@ def count_step(namespace: Mapping[str, Any], seed: int, rows: int, batch_size: i
     """
     counted = Translations()
     losses, translations = [], []
+    model, optimizer, step = _side(_function(namespace, "make_step"))  # compiles nothing yet: that waits for a call
     torch_compile.load()
     torch._dynamo.reset()
     with mock.patch("torch._inductor.compile_fx.compile_fx", counted):
         try:
-            model, optimizer, step = _side(_function(namespace, "make_step"))
             _restart(model, optimizer, seed)
             inputs, labels = task_data(seed, rows)
             for _ in range(epochs):

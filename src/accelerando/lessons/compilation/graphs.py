@@ -115,7 +115,10 @@ class Workflow:
                 f"All {len(self.as_written)} kinds of operators are core ones already: nothing was taken apart. "
                 "Put a `torch.nn.functional.gelu` or `layer_norm` into `mine` and look again."
             )
-        return f"Taken apart: {_names(gone)}. In their place: {_names(new) or 'more of the same core operators'}."
+        return (
+            f"Taken apart, by {len(torch._decomp.core_aten_decompositions()):,} rules that this PyTorch brings: "
+            f"{_names(gone)}. In their place: {_names(new) or 'more of the same core operators'}."
+        )
 
     def kernel_sentence(self) -> str:
         """What Inductor made of it."""

@@ -482,4 +482,5 @@ def settings_table(found: Sequence[SettingPoint]) -> str:
             f"| `{entry.setting.name}` | {entry.compile_s:.1f} | {entry.point.ratio:.2f}{spread} | "
             f"{entry.setting.note} |"
         )
-    return "\n".join(lines)
+    listed = ", ".join(f"`{name}`" for name in torch.compiler.list_backends())
+    return "\n".join([*lines, "", f"Backends that this PyTorch lists: {listed}."])
