@@ -134,6 +134,11 @@ def sweep(*, older_than_s: float = 60.0, of: Collection[int] = ()) -> int:
             ):
                 path.unlink()
                 removed += 1
+    for pid in of:  # Intel's OpenMP, which IPEX brings, leaves a mark of each process that was killed
+        with contextlib.suppress(OSError):
+            if not _is_alive(pid):
+                (SHARED_MEMORY / f"__KMP_REGISTERED_LIB_{pid}_{os.getuid()}").unlink()
+                removed += 1
     return removed
 
 
