@@ -177,7 +177,7 @@ def test_the_ways_to_ddp_are_right_or_wrong_as_the_lesson_says() -> None:
     values = ranks.run(replicas.TELL, 2, payload={"rounds": 1, "steps": 1}, time_limit_s=LIMIT_S).values
     story = replicas.read_story(values)
     wrong = {name for name, way in story.ways.items() if not way.is_right}
-    assert wrong == {replicas.SILENT, "gradients averaged", replicas.INNER}
+    assert wrong == {replicas.SILENT, "average from different starts", replicas.INNER}
     assert story.ways[replicas.INNER].sent_bytes < 1e5
     assert story.ways[replicas.DDP].sent_bytes == pytest.approx(4 * story.parameters, rel=0.2)
     always, seldom = story.accumulation["every time"], story.accumulation["no_sync"]
@@ -264,9 +264,9 @@ def test_without_a_shaped_link_the_sentence_says_why(monkeypatch: pytest.MonkeyP
 def told(**seconds: float) -> replicas.ReplicaStory:
     names = {
         "silent": replicas.SILENT,
-        "each": "the same start too",
-        "flat": "in one message",
-        "hooks": "while backward runs",
+        "each": "average, one by one",
+        "flat": "average in one message",
+        "hooks": "average while backward runs",
         "ddp": replicas.DDP,
     }
     ways = {names[key]: replicas.Way(0, 0, 10, s, (s, math.inf)) for key, s in seconds.items()}
@@ -277,10 +277,11 @@ def test_the_speed_sentence_fits_whatever_came_out() -> None:
     slow = told(silent=0.05, each=0.09, flat=0.085, hooks=0.09, ddp=0.08).speed_sentence()
     assert "**1.25 times** as fast, not 2" in slow
     assert "talking costs 38%" in slow
-    assert "overlapping gains little" in slow
+    assert "overlap saved nothing here" in slow
     fast = told(silent=0.05, each=0.05, flat=0.05, hooks=0.04, ddp=0.05).speed_sentence()
     assert "belief survives" in fast
     assert "cost nothing that can be seen" in fast
+    assert "overlap saved 20%" in fast
 
 
 def test_a_step_is_predicted_from_its_work_and_its_message() -> None:

@@ -123,7 +123,8 @@ def memory_bars(
                 label = part if not place else None
                 axes.barh(place, number / factor, 0.62, left=left / factor, color=colour, label=label)
                 left += number
-            axes.annotate(f" {left / factor:.3g}", (left / factor, place), va="center", fontsize=8)
+            gap = "   " if counted and name in counted else " "
+            axes.annotate(f"{gap}{left / factor:.3g}", (left / factor, place), va="center", fontsize=8)
             if counted and name in counted:
                 label = "counted" if not place else None
                 axes.plot([counted[name] / factor], [place], marker="D", color=INK, linestyle="", label=label)

@@ -46,7 +46,7 @@ class NoiseScale:
 
     Args:
         images: The noise scale: trace of the gradients' covariance over the squared length of their mean.
-        interval: 90 %, by drawing the batches again.
+        interval: 90 %, from leaving out a tenth of the batches in turn (jackknife).
         steps: Optimizer steps that had been made.
         batch_size: Images of each batch that was looked at.
         batches: How many.
@@ -88,10 +88,18 @@ def noise_at(model: nn.Module, data: datasets.Dataset, steps: int, *, batch_size
             gradient = torch.autograd.grad(loss, list(model.parameters()))
             rows.append(torch.cat([part.flatten() for part in gradient]).numpy())
     gradients = np.stack(rows)
-    draw = np.random.default_rng(0)
-    again = [noise_of(gradients[draw.integers(len(rows), size=len(rows))], batch_size) for _ in range(40)]
-    low, high = (float(np.quantile(again, share)) for share in (0.05, 0.95))
-    return NoiseScale(noise_of(gradients, batch_size), (low, high), steps, batch_size, len(rows))
+    found = noise_of(gradients, batch_size)
+    return NoiseScale(found, _interval(gradients, batch_size, found), steps, batch_size, len(rows))
+
+
+def _interval(gradients: np.ndarray, batch_size: int, found: float) -> tuple[float, float]:
+    groups = np.arange(len(gradients)) % min(10, len(gradients))
+    count = int(groups.max()) + 1
+    without = np.array([noise_of(gradients[groups != group], batch_size) for group in range(count)])
+    if count < 3 or not np.isfinite(without).all():
+        return 0.0, math.inf
+    error = math.sqrt((count - 1) * float(without.var()))
+    return max(0.0, found - 1.83 * error), found + 1.83 * error  # Student's t with 9 degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -109,8 +117,8 @@ class NoiseStory:
         return (
             f"After {early.steps} steps the noise scale is **{_images(early)}**, after {late.steps} steps "
             f"**{_images(late)}**: it {trend}. An image in a batch of 64 is now worth "
-            f"{predict_worth(64, late.images):.0%} of one in a tiny batch, in a batch of 4,096 it is worth "
-            f"{predict_worth(4096, late.images):.0%}."
+            f"{predict_worth(64, late.images):.0%} of one in a tiny batch, in a batch of 1,024 it is worth "
+            f"{predict_worth(1024, late.images):.0%}."
         )
 
 
@@ -118,7 +126,8 @@ def _images(noise: NoiseScale) -> str:
     low, high = noise.interval
     if not math.isfinite(noise.images):
         return "too large to be seen"
-    return f"{noise.images:,.0f} images ({low:,.0f} to {high:,.0f})"
+    spread = f" ({low:,.0f} to {high:,.0f})" if math.isfinite(high) else ""
+    return f"{noise.images:,.0f} images{spread}"
 
 
 def measure_noise(budget: Budget) -> NoiseStory:

@@ -77,9 +77,10 @@ class ShardStory:
         off = {name: abs(total / self.dealt[name].predicted.total - 1) for name, total in totals.items()}
         worst, least = max(off, key=lambda name: off[name]), min(totals, key=lambda name: totals[name])
         counted = {name: one.sent_bytes for name, one in self.dealt.items() if one.sent_bytes is not None}
+        close = "less than 1 %" if off[worst] < 0.01 else f"at most {off[worst]:.0%} ({worst})"
         told = (
-            f"One process needs {size(self.alone.total)} for this model. Predicted and counted memory differ by at "
-            f"most {off[worst]:.0%} ({worst}). **{least}** needs least, {size(totals[least])} on each of {RANKS} ranks."
+            f"One process needs {size(self.alone.total)} for this model. Memory predicted and counted: {close} apart. "
+            f"**{least}** needs least, {size(totals[least])} on each of {RANKS} ranks."
         )
         if counted:
             quiet = min(counted, key=lambda name: counted[name])
