@@ -127,7 +127,7 @@ def point(key: int, ratio: float, spread: float = 0.05) -> RoundPoint:
 
 def sweep(*ratios: float) -> loading.WorkerSweep:
     points = tuple(point(key, ratio) for key, ratio in zip((0, 1, 2, 4), ratios, strict=False))
-    return loading.WorkerSweep(points, {}, Plan(0.01, 0.01, cores=2, step_threads=2), 64)
+    return loading.WorkerSweep(points, {0: 0.5, 1: 0.1, 2: 0.0, 4: 0.0}, Plan(0.01, 0.01, cores=2, step_threads=2), 64)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,9 @@ def timeline(found: Timeline, title: str = "", *, window_s: float | None = None)
     """
     lanes = found.lanes()
     end_s = window_s or max(10 * found.period_s, found.step_ends_s[0] + 4 * found.period_s)
-    title = title or f"{1e3 * found.period_s:.1f} ms per batch; a step runs in {1 - found.stall_fraction:.0%} of the time"
+    title = (
+        title or f"{1e3 * found.period_s:.1f} ms per batch; a step runs in {1 - found.stall_fraction:.0%} of the time"
+    )
     words = f"{title}. Rows: {', '.join(lanes)}."
     with draw(words, width=7.2, height=1.1 + 0.28 * len(lanes)) as sheet:
         axes = sheet.axes[0]

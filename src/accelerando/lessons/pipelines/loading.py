@@ -109,7 +109,7 @@ class WorkerSweep:
 
     Args:
         points: Per number of workers; the first one has none.
-        stall_fractions: Workers -> share of the time in which the model waited.
+        stall_fractions: Workers -> share of the time in which the model waited; median over epochs.
         plan: The pipeline without workers, with the seconds that were measured for each half on its own.
         batch_size: Images per step.
     """
@@ -163,12 +163,13 @@ class WorkerSweep:
     def comparison(self) -> str:
         """Prediction and measurement as a Markdown table, with what binds each pipeline."""
         lines = [
-            "| workers | predicted images/s | measured | measured / predicted | bound by |",
-            "|---|---|---|---|---|",
+            "| workers | predicted images/s | measured | measured / predicted | the model waits | bound by |",
+            "|---|---|---|---|---|---|",
         ]
         for workers, told in self.predicted().items():
             found, binding = self.images_per_s(workers), timelines.bottleneck(self.plan.changed(workers=workers))
-            lines.append(f"| {workers} | {told:,.0f} | {found:,.0f} | {found / told:.2f} | {binding} |")
+            waits = self.stall_fractions[workers]
+            lines.append(f"| {workers} | {told:,.0f} | {found:,.0f} | {found / told:.2f} | {waits:.0%} | {binding} |")
         return "\n".join(lines)
 
     def reading(self) -> str:
@@ -197,20 +198,18 @@ def measure_workers(budget: Budget, cores: int, counts: Sequence[int] = (0, 1, 2
     """
     counts = counts if budget.process_s else counts[:1]
     data, batches = _data(budget), _batches(budget)
-    timers = {count: training.PhaseTimer() for count in counts}
-    steps = {}
+    waits: dict[int, list[float]] = {count: [] for count in counts}
+    epochs = {}
     for count in counts:
-        recipe = PER_SAMPLE.changed(num_workers=count, persistent_workers=count > 0)
-        steps[count] = training.stepper(recipe, data, phases=timers[count].phase)
-    epochs = {count: _repeat(step, batches) for count, step in steps.items()}
+        recipe, timer = PER_SAMPLE.changed(num_workers=count, persistent_workers=count > 0), training.PhaseTimer()
+        epochs[count] = _watched(training.stepper(recipe, data, phases=timer.phase), batches, timer, waits[count])
     try:
         found = rounds.measure_rounds(epochs, budget.rounds, sample_s=1e-6)
     finally:
-        steps.clear()
         epochs.clear()
         gc.collect()  # ends the workers
     points = tuple(_per_batch(point, batches) for point in found)
-    stalls = {count: timer.seconds["data"] / sum(timer.seconds.values()) for count, timer in timers.items()}
+    stalls = {count: float(np.median(fractions)) for count, fractions in waits.items()}
     load_s, step_s = measure_halves(budget)
     threads = min(cores, torch.get_num_threads())
     return WorkerSweep(points, stalls, timelines.Plan(load_s, step_s, cores=cores, step_threads=threads), BATCH)
@@ -223,6 +222,21 @@ def measure_halves(budget: Budget) -> tuple[float, float]:
     step = training.stepper(WHOLE_BATCH.changed(augmentation="none"), data)
     load, model = rounds.measure_rounds({0: _exhaust(loader), 1: _repeat(step, batches)}, budget.rounds, sample_s=1e-6)
     return load.median_s / batches, model.median_s / batches
+
+
+def _watched(
+    step: Callable[[], object], batches: int, timer: training.PhaseTimer, fractions: list[float]
+) -> Callable[[], None]:
+    """An epoch that adds the share of its time in which the model waited to ``fractions``."""
+
+    def run() -> None:
+        before = dict(timer.seconds)
+        for _ in range(batches):
+            step()
+        taken = {part: timer.seconds[part] - before[part] for part in before}
+        fractions.append(taken["data"] / sum(taken.values()))
+
+    return run
 
 
 def _repeat(step: Callable[[], object], times: int) -> Callable[[], None]:
