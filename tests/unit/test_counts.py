@@ -1,5 +1,8 @@
 """Counts: each agrees with arithmetic done by hand, on inputs where a shortcut would differ."""
 
+import socket
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -106,3 +109,16 @@ def test_last_smaller_batch_recompiles_once_then_sizes_are_dynamic():
     smaller = [*same, (torch.ones(17, 3),), (torch.ones(18, 3),)]
     assert counts.recompiles(scaled, same) == 0
     assert counts.recompiles(scaled, smaller) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a connection has sent")
+def test_bytes_on_the_wire_are_those_that_were_sent_and_files_are_none(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+        far, _ = server.accept()
+        with far:
+            before = counts.sent_bytes()
+            (tmp_path / "file").write_bytes(bytes(1000))
+            near.sendall(bytes(5000))
+            far.sendall(bytes(7))
+            far.recv(5000, socket.MSG_WAITALL)
+            assert counts.sent_bytes() - before == 5007
