@@ -1,6 +1,9 @@
 """Lesson 3's experiments run, their sentences follow the numbers on any machine, and its arithmetic is right."""
 
+import contextlib
 import os
+import sys
+import threading
 from dataclasses import replace
 from importlib import metadata
 
@@ -10,7 +13,20 @@ import torch
 
 from accelerando import machine, noise, surroundings
 from accelerando.lessons import BUDGETS, cpu
-from accelerando.lessons.cpu import extension, hardware, load, memory, roofline, setups, simd, threads, turns
+from accelerando.lessons.cpu import (
+    blocking,
+    extension,
+    hardware,
+    load,
+    memory,
+    openmp,
+    placement,
+    roofline,
+    setups,
+    simd,
+    threads,
+    turns,
+)
 from accelerando.rounds import RoundPoint
 from accelerando.workers import Experiment
 
@@ -180,23 +196,23 @@ def test_the_staircase_says_where_there_is_no_step() -> None:
 @pytest.mark.parametrize("block", [1, 7, 64, 1000, 5000])
 def test_blocks_change_the_order_and_not_the_result(block: int) -> None:
     values = torch.rand(1000 if block > 1 else 20)
-    whole = memory.run_chain(values, torch.empty_like(values), values.numel())
-    assert torch.equal(memory.run_chain(values, torch.empty_like(values), block), whole)
+    whole = blocking.run_chain(values, torch.empty_like(values), values.numel())
+    assert torch.equal(blocking.run_chain(values, torch.empty_like(values), block), whole)
     expected = -((((values * 0.5 + 1) ** 2 - 0.25).clamp(0, 4)) * 0.5 + 0.125)
     torch.testing.assert_close(whole, expected)
 
 
 def test_the_predicted_gain_of_blocks_counts_passes_over_memory() -> None:
-    assert memory.predict_blocked_speedup(1, 10e9, 100e9) == pytest.approx(1.0)
-    assert memory.predict_blocked_speedup(8, 10e9, 1e18) == pytest.approx(8.0)
-    assert memory.predict_blocked_speedup(8, 10e9, 10e9) == pytest.approx(1.0)
+    assert blocking.predict_blocked_speedup(1, 10e9, 100e9) == pytest.approx(1.0)
+    assert blocking.predict_blocked_speedup(8, 10e9, 1e18) == pytest.approx(8.0)
+    assert blocking.predict_blocked_speedup(8, 10e9, 10e9) == pytest.approx(1.0)
 
 
 def test_the_block_sentence_tells_gain_and_cost() -> None:
-    curve = memory.BlockCurve((point(2**23, 1.0), point(2**16, 0.25), point(2**10, 1.0)), 4.2, {})
+    curve = blocking.BlockCurve((point(2**23, 1.0), point(2**16, 0.25), point(2**10, 1.0)), 4.2, {})
     assert "blocks of 256 KiB: **4.0 times**" in curve.sentence()
     assert "Blocks of 4 KiB reach only 1.00 times" in curve.sentence()
-    flat = memory.BlockCurve((point(2**23, 1.0), point(2**16, 0.98)), 4.2, {})
+    flat = blocking.BlockCurve((point(2**23, 1.0), point(2**16, 0.98)), 4.2, {})
     assert "Blocks gain nothing" in flat.sentence()
 
 
@@ -286,39 +302,80 @@ def test_a_variable_set_after_import_is_not_heard_and_nothing_is_left_behind() -
 
 
 def test_settings_of_intels_runtime_need_it() -> None:
-    assert list(threads.settings(2, None)) == ["libgomp", "libgomp, pinned"]
-    with_intel = threads.settings(2, "/x/libiomp5.so")
+    assert list(openmp.settings(2, None)) == ["libgomp", "libgomp, pinned", "libgomp, passive"]
+    with_intel = openmp.settings(2, "/x/libiomp5.so")
     assert with_intel["libiomp5, no spinning"]["KMP_BLOCKTIME"] == "0"
     for variables in with_intel.values():
-        assert set(threads.OMP_VARIABLES) <= set(variables)
-        Experiment(threads.PREPARE, environment=variables)
+        assert set(openmp.OMP_VARIABLES) <= set(variables)
+        Experiment(openmp.PREPARE, environment=variables)
 
 
-def openmp_table(pieces: dict[str, float], **more: object) -> threads.OpenMpTable:
+def openmp_table(pieces: dict[str, float], shared_s: float = 2.0, **more: object) -> openmp.OpenMpTable:
+    """Steps take a second, beside a neighbour 2, and with the last setting ``shared_s``."""
+    last = list(pieces)[-1]
     rows = {
-        threads.STEP: {name: reading(1.0, 1.0) for name in pieces},
-        threads.PIECES: {name: reading(seconds, 1.0) for name, seconds in pieces.items()},
+        openmp.STEP: {name: reading(1.0, 1.0) for name in pieces},
+        openmp.SHARED_STEP: {name: reading(shared_s if name == last else 2.0, 2.0) for name in pieces},
+        openmp.PIECES: {name: reading(seconds, 1.0) for name, seconds in pieces.items()},
     }
-    return threads.OpenMpTable(turns.Turns(rows), **more)
+    return openmp.OpenMpTable(turns.Turns(rows), **more)
 
 
 def test_the_openmp_sentence_tells_clear_differences_only() -> None:
-    table = openmp_table({"libgomp": 1.0, "libiomp5": 0.8, "libiomp5, no spinning": 1.6})
+    table = openmp_table({"libgomp": 1.0, "libgomp, passive": 1.1, "libiomp5": 0.8, "libiomp5, no spinning": 1.6})
     assert "A training step: no setting differs clearly" in table.sentence()
     assert "*libiomp5* 1.25" in table.sentence()
-    assert "take 2.0 times as long" in table.sentence()
+    assert "With `KMP_BLOCKTIME=0` the short pieces take 2.0 times as long" in table.sentence()
+    assert "`OMP_WAIT_POLICY=passive` costs the short pieces nothing" in table.sentence()
+    assert "no other setting is clearly faster then" in table.sentence()
+    broken = openmp.OpenMpTable(turns.Turns(failed={"libgomp": "it died"}))
+    assert broken.sentence() == "*libgomp* gave no time: it died."
     assert "left out: why" in openmp_table({"libgomp": 1.0}, why_no_intel="why").sentence()
 
 
+def test_the_setting_that_bears_a_neighbour_best_is_named() -> None:
+    table = openmp_table({"libgomp": 1.0, "libgomp, passive": 8.0}, shared_s=0.5)
+    assert "2.0 times as long with libgomp; fastest is then *libgomp, passive*, **4.0 times**" in table.sentence()
+
+
+def test_the_neighbour_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    with openmp.busy_neighbour():
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+def test_one_more_call_of_each_visit_is_kept_apart() -> None:
+    entered = []
+
+    @contextlib.contextmanager
+    def around():
+        entered.append(1)
+        yield
+
+    prepared = Experiment("accelerando.lessons.cpu.hardware:prepare_product", prepares=True)
+    found = turns.measure_in_turns({"one": prepared}, 2, rest_s=0.0, also={"again": around})
+    assert set(found.readings) == {"linear layer", "linear layer, again"}
+    assert len(entered) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only: elsewhere torch brings LLVM's runtime")
 def test_the_runtime_of_this_process_is_gnus() -> None:
-    assert threads.loaded_runtime() == "libgomp"
+    assert openmp.loaded_runtime() == "libgomp"
 
 
 def test_one_cpu_per_core_stays_among_the_usable_ones() -> None:
     siblings = {0: (0, 4), 4: (0, 4), 1: (1, 5), 5: (1, 5)}
-    assert threads.one_cpu_per_core(siblings, (0, 1, 4, 5)) == (0, 1)
-    assert threads.one_cpu_per_core(siblings, (4, 5)) == (4, 5)
-    assert threads.one_cpu_per_core({}, (3, 7)) == (3, 7)
+    assert placement.one_cpu_per_core(siblings, (0, 1, 4, 5)) == (0, 1)
+    assert placement.one_cpu_per_core(siblings, (4, 5)) == (4, 5)
+    assert placement.one_cpu_per_core({}, (3, 7)) == (3, 7)
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(1.3, "finds pauses"), (0.9, "arithmetic units busy")])
+def test_the_hyper_thread_sentence_is_prepared_for_both_outcomes(ratio: float, words: str) -> None:
+    told = placement.told_hyper_threads(8, 4, ratio)
+    assert f"8 CPUs are 4 cores. 8 threads make a training step **{ratio:.2f} times** as fast as 4" in told
+    assert words in told
 
 
 def test_placement_says_why_there_is_nothing_to_compare() -> None:
@@ -335,7 +392,7 @@ def test_placement_says_why_there_is_nothing_to_compare() -> None:
 def test_a_triad_runs_on_other_cores_than_those_that_hold_its_memory() -> None:
     cpus = machine.allowed_cpus()
     try:
-        found = threads.prepare_numa([cpus[0]], [cpus[-1]], total_bytes=2**20)()
+        found = placement.prepare_numa([cpus[0]], [cpus[-1]], total_bytes=2**20)()
         assert machine.allowed_cpus() == (cpus[-1],)
         assert found["seconds"]["triad"] > 0
     finally:
@@ -463,7 +520,7 @@ def test_a_setup_that_is_none_is_refused_in_words(setup: object, words: str) -> 
 def test_a_setup_sets_its_variables_and_removes_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surroundings, "find_intel_openmp", lambda: "/x/libiomp5.so")
     plain = setups.environment_of(setups.check_setup({}))
-    assert plain == {**dict.fromkeys(threads.OMP_VARIABLES), "LD_PRELOAD": None, "OMP_NUM_THREADS": "1"}
+    assert plain == {**dict.fromkeys(openmp.OMP_VARIABLES), "LD_PRELOAD": None, "OMP_NUM_THREADS": "1"}
     intel = setups.check_setup({"openmp": "libiomp5", "environment": {"KMP_BLOCKTIME": "0"}})
     assert setups.environment_of(intel)["LD_PRELOAD"] == "/x/libiomp5.so"
     assert setups.environment_of(intel)["OMP_NUM_THREADS"] is None
@@ -486,8 +543,8 @@ def test_experiments_can_be_found_by_a_child_process() -> None:
     import importlib
 
     for target in (
-        simd.PREPARE, threads.PREPARE, extension.PREPARE_STOCK, extension.PREPARE_IPEX, hardware.PREPARE_PRODUCT,
-        setups.TRAIN, setups.PREPARE_STEPS,
+        simd.PREPARE, openmp.PREPARE, placement.PREPARE_NUMA, extension.PREPARE_STOCK, extension.PREPARE_IPEX,
+        hardware.PREPARE_PRODUCT, setups.TRAIN, setups.PREPARE_STEPS,
     ):  # fmt: skip
         module, _, name = target.partition(":")
         assert callable(getattr(importlib.import_module(module), name))

@@ -29,7 +29,7 @@ def grouped_ratios(groups: Mapping[str, Mapping[str, float]], title: str, xlabel
         for group, bars in groups.items()
     )
     height = 0.8 / max(1, len(settings))
-    with draw(f"{title}. {said}", height=0.9 + 0.26 * len(settings) * len(groups)) as sheet:
+    with draw(f"{title}. {said}", height=1.1 + 0.2 * len(settings) * len(groups)) as sheet:
         axes = sheet.axes[0]
         for number, (colour, name) in enumerate(zip(CYCLE, settings, strict=False)):
             rows = [(place, bars[name]) for place, bars in enumerate(reversed(list(groups.values()))) if name in bars]
@@ -162,7 +162,7 @@ def load(
             right.plot(at, [100 * (share or 0.0) for share in shares], color=colour, label=name)
         right.set(title="% of the CPU time that others had", xlabel="seconds")
         right.set_ylim(bottom=0, top=max(10.0, *(100 * (share or 0.0) for share in (*steal, *others))) * 1.1)
-        right.legend()
+        right.figure.legend(loc="outside lower right", ncols=2, handlelength=1.0)
     return sheet.picture
 
 

@@ -4,14 +4,17 @@ Every experiment returns a frozen result with a ``sentence``: what this run show
 fixed when a process starts (instruction sets, OpenMP's runtime, IPEX) is measured in child processes, in turns.
 """
 
+from accelerando.lessons.cpu.blocking import measure_blocking
 from accelerando.lessons.cpu.extension import measure_extension
 from accelerando.lessons.cpu.hardware import measure_neighbours, passport
 from accelerando.lessons.cpu.load import measure_full_load
-from accelerando.lessons.cpu.memory import measure_blocking, measure_staircase, measure_triad_by_threads
+from accelerando.lessons.cpu.memory import measure_staircase, measure_triad_by_threads
+from accelerando.lessons.cpu.openmp import measure_openmp
+from accelerando.lessons.cpu.placement import measure_placement
 from accelerando.lessons.cpu.roofline import Kernel, kernels, measure_roofline
 from accelerando.lessons.cpu.setups import SLOW_SETUP, try_setup
 from accelerando.lessons.cpu.simd import HalfPrecision, measure_simd
-from accelerando.lessons.cpu.threads import measure_openmp, measure_oversubscription, measure_placement, set_too_late
+from accelerando.lessons.cpu.threads import measure_oversubscription, set_too_late
 
 __all__ = [
     "SLOW_SETUP",

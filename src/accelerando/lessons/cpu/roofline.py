@@ -71,6 +71,11 @@ class Roofline:
         """Where the roofs meet: below it a kernel waits for bytes, above it for arithmetic."""
         return self.peak_flops_per_s / self.bandwidth_bytes_per_s
 
+    @property
+    def rows(self) -> list[tuple[str, float, float]]:
+        """The kernels as a figure takes them: name, operations per byte, operations per second."""
+        return [(point.name, point.flops_per_byte, point.flops_per_s) for point in self.points]
+
     def sentence(self) -> str:
         """What this run showed."""
         waiting = [point for point in self.points if point.flops_per_byte < self.ridge_flops_per_byte]

@@ -10,7 +10,7 @@ from typing import Any
 from accelerando import datasets, measure, surroundings, training
 from accelerando.lessons import Budget
 from accelerando.lessons.cpu import extension
-from accelerando.lessons.cpu.threads import OMP_VARIABLES
+from accelerando.lessons.cpu.openmp import OMP_VARIABLES
 from accelerando.recipes import Recipe
 from accelerando.workers import Experiment
 

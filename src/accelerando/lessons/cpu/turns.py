@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +76,12 @@ def time_once(kernels: Mapping[str, Callable[[], object]], sample_s: float) -> d
 
 
 def measure_in_turns(
-    experiments: Mapping[str, Experiment], count: int, *, rest_s: float = REST_S, seed: int = 0
+    experiments: Mapping[str, Experiment],
+    count: int,
+    *,
+    rest_s: float = REST_S,
+    also: Mapping[str, Callable[[], AbstractContextManager[object]]] | None = None,
+    seed: int = 0,
 ) -> Turns:
     """Start a process for each setting and time all of them in turns.
 
@@ -84,6 +90,7 @@ def measure_in_turns(
             Ratios are taken to the first one that works.
         count: Rounds, at least 1.
         rest_s: Pause after each visit, until the threads of that process have gone to sleep.
+        also: Words -> what to enter around one more call of each visit; its kernels get the words behind their names.
         seed: Of the order.
     """
     failed: dict[str, str] = {}
@@ -99,10 +106,15 @@ def measure_in_turns(
                     continue
                 try:
                     found = workers[name].call()
+                    row = dict(found["seconds"])
+                    for words, around in (also or {}).items():
+                        with around():
+                            more = workers[name].call()["seconds"]
+                        row |= {f"{kernel}, {words}": seconds for kernel, seconds in more.items()}
                 except ExperimentFailed as error:
                     failed[name] = _first_line(error)
                     continue
-                samples[name].append(found["seconds"])
+                samples[name].append(row)
                 facts[name] = found.get("facts", {})
                 time.sleep(rest_s)
     whole = {name: rows for name, rows in samples.items() if name not in failed and rows}
