@@ -338,6 +338,13 @@ def test_the_setting_that_bears_a_neighbour_best_is_named() -> None:
     assert "2.0 times as long with libgomp; fastest is then *libgomp, passive*, **4.0 times**" in table.sentence()
 
 
+def test_every_second_call_beside_a_neighbour_leaves_the_pieces_out() -> None:
+    run = openmp.prepare(0.0005, has_neighbour=True)
+    both = {openmp.STEP, openmp.PIECES}
+    assert [set(run()["seconds"]) for _ in range(3)] == [both, {openmp.STEP}, both]
+    assert set(openmp.prepare(0.0005)()["seconds"]) == {openmp.STEP, openmp.PIECES}
+
+
 def test_the_neighbour_leaves_no_thread_behind() -> None:
     before = threading.active_count()
     with openmp.busy_neighbour():

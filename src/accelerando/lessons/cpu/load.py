@@ -62,7 +62,7 @@ class LoadWatch:
             return "Whether a host took time away is not counted on this system."
         busy = f" Other programs here used up to {max(others):.0%}." if others and max(others) > 0.15 else ""
         if max(steals) < 0.01:
-            return f"The host stole nothing that was counted.{busy}"
+            return f"The host stole less than a hundredth.{busy}"
         return f"The host stole up to {max(steals):.1%} of the CPU time in a slice.{busy}"
 
     def _throttled(self) -> str:
