@@ -264,7 +264,7 @@ def test_without_a_shaped_link_the_sentence_says_why(monkeypatch: pytest.MonkeyP
 def told(**seconds: float) -> replicas.ReplicaStory:
     names = {
         "silent": replicas.SILENT,
-        "each": "average, one by one",
+        "each": "average each gradient",
         "flat": "average in one message",
         "hooks": "average while backward runs",
         "ddp": replicas.DDP,

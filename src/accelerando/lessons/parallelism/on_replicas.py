@@ -87,11 +87,11 @@ def _inner(model: nn.Module) -> Way:
 WAYS: dict[str, Callable[[nn.Module], Way]] = {
     SILENT: lambda model: (model, _nothing),
     "average from different starts": lambda model: (model, lambda: by_hand.average_each(model)),
-    "average, one by one": lambda model: _after_broadcast(model, by_hand.average_each),
+    "average each gradient": lambda model: _after_broadcast(model, by_hand.average_each),
     "average in one message": lambda model: _after_broadcast(model, by_hand.average_flat),
     "average while backward runs": _overlapped,
     "DDP": lambda model: (DistributedDataParallel(model), _nothing),
-    "DDP, its inner module called": _inner,
+    "inner module of DDP": _inner,
 }
 
 
@@ -132,7 +132,7 @@ def _flat(model: nn.Module) -> torch.Tensor:
 
 def _seconds(rounds: int, steps: int, rank: int, world_size: int) -> dict[str, list[float]]:
     """Seconds of a step of every way, in turns; a step is over when the last rank is done."""
-    timed = [name for name in WAYS if "inner" not in name and name != "average from different starts"]
+    timed = [name for name in WAYS if name not in ("inner module of DDP", "average from different starts")]
     ways = {name: WAYS[name](_model()) for name in timed} | {ALONE: (_model(), _nothing)}
     optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-4) for name, (model, _) in ways.items()}
     whole = _images(0, world_size)

@@ -14,7 +14,7 @@ from accelerando.lessons.parallelism.wires import size
 
 RANKS = 2
 TELL = "accelerando.lessons.parallelism.on_replicas:tell"
-ALONE, SILENT, DDP, INNER = "one rank, the whole batch", "no messages", "DDP", "DDP, its inner module called"
+ALONE, SILENT, DDP, INNER = "one rank, the whole batch", "no messages", "DDP", "inner module of DDP"
 NOT_RUN = "Nothing was measured: the smoke budget starts no ranks."
 SAME = 1e-3
 """Weights that differ by less than this share of their way are the same but for rounding."""
@@ -141,7 +141,7 @@ class ReplicaStory:
         seconds = {name: way.step_s for name, way in self.ways.items() if way.step_s is not None}
         talk_s = seconds[DDP] - seconds[SILENT]
         each, flat, overlapped = (
-            seconds[name] for name in ("average, one by one", "average in one message", "average while backward runs")
+            seconds[name] for name in ("average each gradient", "average in one message", "average while backward runs")
         )
         told = (
             f"A step of the whole batch took {measure.duration(self.alone_s)} on one rank and "
