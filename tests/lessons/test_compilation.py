@@ -262,7 +262,13 @@ def test_the_crossing_is_the_step_after_which_nobody_falls_behind_again(
 
 
 def paid(ratio: float, low: float, high: float, **more: object) -> payback.Payback:
-    fields = {"compile_s": 10.0, "recompile_s": 4.0, "eager_step_s": 0.1, "compiled_step_s": 0.1 / ratio}
+    fields = {
+        "start_s": 5.0,
+        "compile_s": 10.0,
+        "recompile_s": 4.0,
+        "eager_step_s": 0.1,
+        "compiled_step_s": 0.1 / ratio,
+    }
     fields |= {"library_share": 0.5, "loss_difference": 1e-7, "toolchain": WITH_CODE, **more}
     return payback.Payback(payback.GATES, ratio=ratio, interval=(low, high), **fields)
 
@@ -270,7 +276,8 @@ def paid(ratio: float, low: float, high: float, **more: object) -> payback.Payba
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (paid(2.0, 1.8, 2.2), "paid back after about 200 steps"),
+        (paid(2.0, 1.8, 2.2), "paid back after about 200 steps (with 5.0 s for getting the compiler ready, once: 300)"),
+        (paid(2.0, 1.8, 2.2, start_s=0.0), "paid back after about 200 steps."),
         (paid(0.8, 0.7, 0.9), "never paid back"),
         (paid(1.0, 0.9, 1.1), "cannot be told"),
         (paid(1.0, 0.9, 1.1, toolchain=NO_CODE), "Nothing generates code here."),
@@ -279,10 +286,12 @@ def paid(ratio: float, low: float, high: float, **more: object) -> payback.Payba
 def test_the_sentence_on_payback_is_prepared_for_every_machine(found: payback.Payback, words: str) -> None:
     assert words in found.sentence()
     assert "differ by 1e-07" in found.check_sentence()
+    assert "50% of an eager step" in found.ceiling_sentence()
 
 
 def test_the_ceiling_is_amdahls_limit_of_the_library_share() -> None:
     assert paid(1.1, 1.0, 1.2, library_share=0.8).ceiling == pytest.approx(1.25)
+    assert "another layout" in paid(1.9, 1.8, 2.0, library_share=0.8).ceiling_sentence()
     picture = payback.ceilings([paid(2.0, 1.8, 2.2), paid(1.0, 0.9, math.inf, library_share=0.0)])
     assert "2.00 of at most 2.0" in picture.words
 

@@ -6,6 +6,7 @@ Each widget comes with a picture or a text that shows without a kernel too, so t
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -110,13 +111,14 @@ def guess(name: str, question: str, unit: str = "", start: float = 1.0) -> Shown
 
 def compare_guess(name: str, measured: float, unit: str = "") -> str:
     """Set a guess beside what was measured, as Markdown; says so when nothing was written down."""
+    told = f"{measured:,.0f} {unit}".strip() if 1000 <= abs(measured) < math.inf else f"{measured:.3g} {unit}".strip()
     if name not in _guesses:
-        return f"Measured: **{measured:.3g} {unit}**. (No guess was written down above; the next one is yours.)"
+        return f"Measured: **{told}**. (No guess was written down above; the next one is yours.)"
     guessed = _guesses[name]
     if measured and abs(guessed / measured - 1) < 0.1:
-        return f"You guessed {guessed:g} {unit}; measured: **{measured:.3g} {unit}**. Within a tenth."
+        return f"You guessed {guessed:g} {unit}; measured: **{told}**. Within a tenth."
     way = "more" if guessed > measured else "less"
-    return f"You guessed {guessed:g} {unit}; measured: **{measured:.3g} {unit}**. You expected {way}: why?"
+    return f"You guessed {guessed:g} {unit}; measured: **{told}**. You expected {way}: why?"
 
 
 def quiz(lesson: str) -> Shown:

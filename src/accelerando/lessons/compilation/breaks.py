@@ -150,21 +150,21 @@ def refusal(function: Callable[..., Any], *args: Any) -> str:
 
 def chain(x: torch.Tensor) -> torch.Tensor:
     """Four steps that could be one kernel."""
-    x = torch.sigmoid(x * 1.5 + 0.1) * x
-    x = torch.sigmoid(x * 1.4 + 0.2) * x
-    x = torch.sigmoid(x * 1.3 + 0.3) * x
-    return torch.sigmoid(x * 1.2 + 0.4) * x
+    x = torch.relu(x * 1.5 - 0.1)
+    x = torch.relu(x * 1.4 - 0.2)
+    x = torch.relu(x * 1.3 - 0.3)
+    return torch.relu(x * 1.2 - 0.4)
 
 
 def chain_in_pieces(x: torch.Tensor) -> torch.Tensor:
     """The same with a cut after each step."""
-    x = torch.sigmoid(x * 1.5 + 0.1) * x
+    x = torch.relu(x * 1.5 - 0.1)
     torch._dynamo.graph_break()
-    x = torch.sigmoid(x * 1.4 + 0.2) * x
+    x = torch.relu(x * 1.4 - 0.2)
     torch._dynamo.graph_break()
-    x = torch.sigmoid(x * 1.3 + 0.3) * x
+    x = torch.relu(x * 1.3 - 0.3)
     torch._dynamo.graph_break()
-    return torch.sigmoid(x * 1.2 + 0.4) * x
+    return torch.relu(x * 1.2 - 0.4)
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,14 @@ class BreakCost:
         ratio = f"In one piece it is **{self.found.ratio:.2f} times** as fast{spread} as in {self.pieces} pieces"
         if not self.toolchain.generates_code:
             return f"{self.toolchain.why} {ratio}: what is left is the price of leaving and entering Python."
-        if self.found.verdict == "faster":
+        if high < 1:
+            return f"{ratio}: here the pieces won, so something else than the cuts decided. Try other `numbers`."
+        if low > 1:
             return f"{ratio}: each cut writes the numbers to memory and reads them back, and calls Python in between."
         return f"{ratio}: at this size, on this machine, the cuts cost nothing that can be told from noise."
 
 
-def measure_cuts(budget: Budget, toolchain: Toolchain, numbers: int = 2**20) -> BreakCost:
+def measure_cuts(budget: Budget, toolchain: Toolchain, numbers: int = 2**22) -> BreakCost:
     """Compare the chain in pieces with the whole one, both compiled.
 
     Args:
