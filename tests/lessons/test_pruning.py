@@ -398,6 +398,9 @@ def test_the_staircase_finds_widths_that_are_slower_than_larger_ones() -> None:
     assert math.isnan(stairs.time_ratio(47, 50))
     assert "47 channels took 1.30 times as long as 48" in stairs.sentence()
     assert stairs.predicted_s(64) == pytest.approx(np.median(flat) * (64 / 48) ** 2)
+    step = channels.Staircase((point(63, flat), point(64, flat), point(65, slow)), 64)
+    assert [jump[:2] for jump in step.jumps] == [(64, 65)]
+    assert "from 64 to 65 the time rose by 30% and the work by 3%" in step.sentence()
     calm = channels.Staircase((point(47, flat), point(48, flat)), 48)
     assert "the belief survives" in calm.sentence()
 
@@ -472,6 +475,9 @@ def test_the_fastest_point_that_surely_keeps_its_accuracy_is_chosen() -> None:
         assert curve.choose(allowed).percent == percent
         assert explorers.choose(curve.rows(), "classifying", allowed)["percent"] == percent
     assert "2.00 times" in curve.sentence()
+    assert "slower one" not in curve.sentence()
+    turned = curves.TradeOffCurve((trade(0, 1, 0, 0), trade(50, 3, -0.01, 0.01), trade(75, 2, -0.02, 0.01)))
+    assert "The smaller net is the slower one" in turned.sentence()
 
 
 def test_the_rounding_sentence_fits_whatever_came_out(subject: pruning.Subject) -> None:

@@ -133,7 +133,7 @@ def trade_off(rows: Sequence[Mapping[str, Any]], what: str, allowed: float, chos
             y = (0.0, *(100 * row[key] for key in ("difference",)), *(100 * end for end in row["interval"]))
             colour = GREEN if row["percent"] == chosen else BLUE
             axes.errorbar([x[1]], [y[1]], _bars([y]), _bars([x]), fmt="o", color=colour, capsize=3)
-            axes.annotate(f"{row['percent']} %", (x[1], y[1]), (6, 6), textcoords="offset points", color=colour)
+            axes.annotate(f"{row['percent']} %", (x[1], y[1]), (7, -12), textcoords="offset points", color=colour)
         axes.set(
             title=f"Accuracy over speed of a {what}: channels removed",
             xlabel="times as fast as dense",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from torch import nn
 from accelerando import rounds, seeds, stats
 from accelerando.lessons import Budget
 
-COUNTS = (32, 36, 40, 44, 47, 48, 49, 52, 56, 60, 63, 64, 65, 72, 80)
-SMOKE_COUNTS = (47, 48, 49)
+COUNTS = (4, 8, 12, 16, 24, 31, 32, 33, 40, 47, 48, 49, 56, 63, 64, 65, 72, 80)
+SMOKE_COUNTS = (63, 64, 65)
 
 
 def predict_conv_s(channels: int, known_channels: int, known_s: float) -> float:
@@ -78,18 +79,38 @@ class Staircase:
                 found.append((point.key, key, ratio))
         return tuple(found)
 
+    @property
+    def jumps(self) -> tuple[tuple[int, int, float], ...]:
+        """(channels, one more, how many times as long) where time surely rose by a tenth more than the work did."""
+        found = []
+        for few, more in itertools.pairwise(point.key for point in self.points):
+            if more == few + 1:
+                center, low, _ = stats.hodges_lehmann(np.log(self.times_s(more) / self.times_s(few)))
+                if low > math.log(1.1 * predict_conv_s(more, few, 1.0)):
+                    found.append((few, more, math.exp(center)))
+        return tuple(found)
+
     def sentence(self) -> str:
         """What this run showed."""
         if len(self.points[0].samples_s) < 6:
             return "Too few rounds to compare widths: the smoke budget only looks whether it runs."
-        worse = self.worse_than_larger
-        if not worse:
-            return (
-                "Here the belief survives: no width took surely longer than a larger one. Steps may still be flat, so "
-                "look where one more channel costs nothing."
+        told = []
+        if worse := sorted(self.worse_than_larger, key=lambda found: -found[2])[:3]:
+            cases = "; ".join(f"{few} channels took {ratio:.2f} times as long as {more}" for few, more, ratio in worse)
+            told.append(f"**Fewer channels, more time**: {cases}.")
+        if jumps := sorted(self.jumps, key=lambda found: -found[2])[:3]:
+            cases = "; ".join(
+                f"from {few} to {more} the time rose by {ratio - 1:.0%} and the work by "
+                f"{predict_conv_s(more, few, 1.0) - 1:.0%}"
+                for few, more, ratio in jumps
             )
-        told = [f"{few} channels took {ratio:.2f} times as long as {more}" for few, more, ratio in worse]
-        return f"**Fewer channels, more time**: {'; '.join(told)}."
+            told.append(f"**One channel more, a step up**: {cases}.")
+        if told:
+            return " ".join(told)
+        return (
+            "Here the belief survives: no width took surely longer than a larger one, and no single channel made "
+            "a step in time."
+        )
 
 
 def measure_staircase(budget: Budget, counts: Sequence[int] | None = None, *, batch: int = 64) -> Staircase:

@@ -33,7 +33,7 @@ METHODS = (*PRUNERS, "random")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Let NNI work without prints, logs and warnings, and put the random generators back afterwards."""
+    """Let NNI work without prints, logs, warnings and threads; the random generators are put back afterwards."""
     said = io.StringIO()
     with (
         seeds.preserved(),
@@ -46,12 +46,14 @@ def quiet() -> Iterator[None]:
 
         nni.silence_stdout()  # its handler would go on writing to whatever stdout was at its import
         log = logging.getLogger("nni")
-        level = log.level
+        level, threads = log.level, torch.get_num_threads()
         log.setLevel(logging.CRITICAL + 1)  # the root's handlers, if there are any, would hear it too
+        torch.set_num_threads(1)  # thousands of tiny operations: threads would mostly wait for each other
         try:
             yield
         finally:
             log.setLevel(level)
+            torch.set_num_threads(threads)
 
 
 def config_list(
