@@ -129,9 +129,10 @@ def bytes_over_batch(ratios: Mapping[str, tuple[Sequence[int], Sequence[float]]]
             axes.set_xticks(list(sizes), labels=[f"{size:g}" for size in sizes])
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         axes.set(title="Bytes kept for backward under bf16 autocast", xlabel="batch size", ylabel="times those of fp32")
-        axes.set_ylim(bottom=0)
         axes.legend()
     return sheet.picture
 

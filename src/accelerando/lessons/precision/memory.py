@@ -92,7 +92,7 @@ class SavedSweep:
         return f"bf16 autocast kept between {told}.{why}"
 
 
-def sweep_saved(sizes: Sequence[int] = (8, 32, 128, 512)) -> SavedSweep:
+def sweep_saved(sizes: Sequence[int] = (8, 32, 128, 1024)) -> SavedSweep:
     """Count bytes kept for backward over batch sizes, in fp32 and under bf16 autocast."""
     return SavedSweep(tuple(measure_saved(net, size) for net in NETS for size in sizes))
 
