@@ -86,7 +86,7 @@ def shares(draw: Draw, margin: float, sessions: int, seed: int) -> dict[str, dic
         for _ in range(sessions):
             baseline, candidate = draw(rng, runs)
             said[verdict(baseline, candidate, margin)] += 1 / sessions
-            said["one run each says kept"] += (candidate[0].mean() >= baseline[0].mean() - margin) / sessions
+            said["one run each says kept"] += float(candidate[0].mean() >= baseline[0].mean() - margin) / sessions
         counts[str(runs)] = said
     return counts
 

@@ -76,9 +76,9 @@ def accuracies(session: SessionResult, margin: float) -> figures.Picture:
 def losses(session: SessionResult) -> figures.Picture:
     """The loss over each run, as each side's own code tells it; tasks beside each other, sides in colours."""
     colours = dict(zip(SIDES, (figures.GREY, figures.GREEN, figures.ORANGE), strict=True))
-    told = [run for run in session.runs if run.losses]
+    told = sorted((run for run in session.runs if run.losses), key=lambda run: SIDES.index(run.side))
     last = ", ".join(f"{run.side} on {run.task} {run.losses[-1]:.2f}" for run in told)
-    tasks = list(dict.fromkeys(run.task for run in told))
+    tasks = sorted({run.task for run in told})
     with figures.draw(f"Training loss over each run. At the end: {last}", panels=len(tasks), height=2.8) as sheet:
         for axes, task in zip(sheet.axes, tasks, strict=True):
             named: set[str] = set()
