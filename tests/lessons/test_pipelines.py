@@ -13,7 +13,17 @@ from accelerando import machine, measure
 from accelerando.checks import pipelines as checks
 from accelerando.figures import pipelines as pictures
 from accelerando.lessons import BUDGETS, pipelines
-from accelerando.lessons.pipelines import decoding, lab, loading, memory, samples, seeding, transfer
+from accelerando.lessons.pipelines import (
+    decoding,
+    lab,
+    memory,
+    samples,
+    seeding,
+    stalls,
+    transfer,
+    waiting,
+    whole_batches,
+)
 from accelerando.noise import UNKNOWN_STATE
 from accelerando.rounds import RoundPoint
 from accelerando.timelines import Plan, simulate
@@ -125,9 +135,9 @@ def point(key: int, ratio: float, spread: float = 0.05) -> RoundPoint:
     return RoundPoint(key, 0.02 / ratio, ratio, (ratio * (1 - spread), ratio * (1 + spread)), ())
 
 
-def sweep(*ratios: float) -> loading.WorkerSweep:
+def sweep(*ratios: float) -> stalls.WorkerSweep:
     points = tuple(point(key, ratio) for key, ratio in zip((0, 1, 2, 4), ratios, strict=False))
-    return loading.WorkerSweep(points, {0: 0.5, 1: 0.1, 2: 0.0, 4: 0.0}, Plan(0.01, 0.01, cores=2, step_threads=2), 64)
+    return stalls.WorkerSweep(points, {0: 0.5, 1: 0.1, 2: 0.0, 4: 0.0}, Plan(0.01, 0.01, cores=2, step_threads=2), 64)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,8 @@ def sweep(*ratios: float) -> loading.WorkerSweep:
         ((1.0, 1.0, 1.01, 0.9), "clearly faster than none"),
         ((1.0, 1.2, 1.3, 1.1), "only takes turns"),
         ((1.0, 1.2, 1.9, 3.8), "belief survives up to 4"),
-        ((1.0,), "clearly faster than none"),
+        ((1.0,), "clearly faster than none:"),
+        ((1.0, 0.9, 0.8, 0.85), "even slower"),
     ],
 )
 def test_the_sentence_about_workers_is_prepared_for_every_machine(ratios: tuple[float, ...], words: str) -> None:
@@ -154,7 +165,7 @@ def test_the_prediction_is_judged_by_its_worst_point() -> None:
 
 @pytest.mark.parametrize(("wait_s", "words"), [(0.03, "larger part: start there"), (0.0001, "hardly matters")])
 def test_the_stall_fraction_names_who_is_to_blame(wait_s: float, words: str) -> None:
-    found = loading.Stall(wait_s, (wait_s, wait_s), 0.01, 64, 70)
+    found = stalls.Stall(wait_s, (wait_s, wait_s), 0.01, 64, 70)
     assert words in found.sentence()
     assert found.ceiling == pytest.approx((wait_s + 0.01) / 0.01)
 
@@ -168,19 +179,22 @@ def comparison(ratio: float, verdict: str, pairs: int = 8) -> measure.Comparison
 
 
 def test_every_other_sentence_is_prepared_for_both_outcomes() -> None:
-    assert "no longer what training waited for" in loading.Cure(comparison(0.98, "not faster"), 2).sentence()
-    assert "2.00 times" in loading.Cure(comparison(2.0, "faster"), 0).sentence()
-    assert "Nothing was measured" in loading.Cure(comparison(1.0, "undecided", 0), 0).sentence()
-    assert "100 ms per epoch" in loading.Start(comparison(2.0, "faster"), 2).sentence()
-    assert "told from chance" in loading.Start(comparison(1.0, "undecided"), 2).sentence()
-    ways = loading.Transforms((point(0, 1.0), point(1, 0.8), point(2, 30.0)), 100)
+    crowded = (point(0, 1.0), point(2, 0.8))
+    assert "Leave the worker" in stalls.Sharing((*crowded, point(1, 1.3)), 2).sentence()
+    assert "needs its threads" in stalls.Sharing((*crowded, point(1, 0.7)), 2).sentence()
+    assert "no longer what training waited for" in whole_batches.Cure(comparison(0.98, "not faster"), 2).sentence()
+    assert "2.00 times" in whole_batches.Cure(comparison(2.0, "faster"), 0).sentence()
+    assert "Nothing was measured" in whole_batches.Cure(comparison(1.0, "undecided", 0), 0).sentence()
+    assert "100 ms per epoch" in waiting.Start(comparison(2.0, "faster"), 2).sentence()
+    assert "told from chance" in waiting.Start(comparison(1.0, "undecided"), 2).sentence()
+    ways = whole_batches.Transforms((point(0, 1.0), point(1, 0.8), point(2, 30.0)), 100)
     assert "slower (0.80" in ways.sentence()
     assert "30 times" in ways.sentence()
-    assert "as many workers as you like" in loading.Waiting((point(0, 1.0), point(8, 7.5)), 0.01, 2).sentence()
-    assert "less than hoped" in loading.Waiting((point(0, 1.0), point(8, 1.1)), 0.01, 2).sentence()
+    assert "as many workers as you like" in waiting.Waiting((point(0, 1.0), point(8, 7.5)), 0.01, 2).sentence()
+    assert "less than hoped" in waiting.Waiting((point(0, 1.0), point(8, 1.1)), 0.01, 2).sentence()
     plan = Plan(0.0, 0.008, workers=1, prefetch=1, read_s=0.002, slow_every=8, slow_factor=18)
-    assert "Memory is the price" in loading.Bursts((point(1, 1.0), point(8, 1.4)), plan).sentence()
-    assert "changes little" in loading.Bursts((point(1, 1.0), point(8, 1.0)), plan).sentence()
+    assert "Memory is the price" in waiting.Bursts((point(1, 1.0), point(8, 1.4)), plan).sentence()
+    assert "changes little" in waiting.Bursts((point(1, 1.0), point(8, 1.0)), plan).sentence()
     alike = [memory.Growth(kind, 10**8, 10**8, 10**8, None, 2) for kind in ("list", "array")]
     assert "macOS" in memory.Memory(tuple(alike), 10).sentence()
     assert "unknown" in memory.Memory(tuple(alike), 10).markdown()
@@ -195,6 +209,7 @@ def test_smoke_starts_no_process_and_says_so(new_children) -> None:
         pipelines.measure_waiting(SMOKE, 2).sentence(),
         pipelines.measure_bursts(SMOKE).sentence(),
         pipelines.measure_start(SMOKE).sentence(),
+        pipelines.measure_sharing(SMOKE, 2).sentence(),
         pipelines.measure_memory(SMOKE).markdown(),
         pipelines.measure_seeding(SMOKE).markdown(),
         pipelines.measure_shm(SMOKE, here).sentence(),
@@ -222,9 +237,9 @@ def test_an_epoch_with_workers_leaves_none_behind(new_children) -> None:
     from dataclasses import replace
 
     budget = replace(SMOKE, process_s=1.0)
-    found = loading.measure_workers(budget, 2, counts=(0, 1))
+    found = stalls.measure_workers(budget, 2, counts=(0, 1))
     assert [one.key for one in found.points] == [0, 1]
-    assert loading.measure_start(replace(budget, pair_s=0.3), workers=1).sentence()
+    assert waiting.measure_start(replace(budget, pair_s=0.3), workers=1).sentence()
     assert new_children() == []
 
 
