@@ -184,11 +184,9 @@ def masked(model: "nn.Sequential", keep: "Keep") -> "nn.Sequential":
         for name, kept in keep.items():
             follower = parts.get(str(int(name) + 1))
             for layer in (parts[name], *([follower] if isinstance(follower, nn.BatchNorm2d) else [])):
-                gone = torch.ones(layer.weight.shape[0], dtype=torch.bool)  # type: ignore[union-attr,index]
-                gone[kept] = False
-                layer.weight[gone] = 0  # type: ignore[index,operator]
-                if layer.bias is not None:
-                    layer.bias[gone] = 0  # type: ignore[index,operator]
+                gone = [channel for channel in range(len(layer.get_parameter("weight"))) if channel not in kept]
+                for parameter in layer.parameters():
+                    parameter[gone] = 0
     return model
 
 

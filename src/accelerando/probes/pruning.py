@@ -119,7 +119,7 @@ def models(seed: int) -> dict[str, tuple[nn.Sequential, Keep, torch.Tensor]]:
     }  # fmt: skip
     found = {}
     for name, (model, pruned) in drawn.items():
-        keep = {layer: _some(draw, model.get_submodule(layer).weight.shape[0]) for layer in pruned}
+        keep = {layer: _some(draw, len(model.get_parameter(f"{layer}.weight"))) for layer in pruned}
         found[name] = (_shaken(model, draw), keep, _normal(draw, (16, 2, 7, 7)))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -323,7 +324,7 @@ def _times(
             net.eval()(batch)
 
     answers = rounds.measure_rounds(
-        {percent: (lambda net=net: answer(net)) for percent, net in nets.items()}, budget.rounds, sample_s=sample_s
+        {percent: functools.partial(answer, net) for percent, net in nets.items()}, budget.rounds, sample_s=sample_s
     )
     steps = rounds.measure_rounds(
         {percent: training.stepper(STEP_RECIPE, data, model=net) for percent, net in nets.items()},

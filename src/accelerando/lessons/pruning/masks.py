@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def measure_masks(budget: Budget, share: float = 0.5) -> MaskReport:
         budget: How long.
         share: Of the weights, or of the channels.
     """
-    kinds: dict[str, Callable[[nn.Module], None]] = {
+    kinds: dict[str, Callable[[nn.Module], object]] = {
         "half of the weights, as prune leaves them": lambda model: mask_weights(model, share),
         "half of the weights, made permanent": lambda model: make_permanent(mask_weights(model, share)),
         "half of the channels, made permanent": lambda model: make_permanent(mask_channels(model, share)),
@@ -160,6 +161,6 @@ def measure_sparse_product(budget: Budget, percents: tuple[int, ...] = (50, 80, 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the layout is in beta
             sparse = kept.to_sparse_csr() if is_csr else kept.to_sparse()
-        subjects[percent] = lambda sparse=sparse: sparse @ inputs
+        subjects[percent] = functools.partial(torch.matmul, sparse, inputs)
     points = rounds.measure_rounds(subjects, budget.rounds, sample_s=0.03 if budget.rounds > 1 else 0.005)
     return SparseCurve(points, "compressed rows" if is_csr else "coordinates")

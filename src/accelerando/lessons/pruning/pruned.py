@@ -102,7 +102,7 @@ def filter_norms(model: nn.Module, masks: Masks) -> dict[str, tuple[list[float],
     """L1 norm of each output channel's filter, and whether the channel stays, for every masked layer."""
     found = {}
     for name, targets in masks.items():
-        weight = model.get_submodule(name).weight.detach()
+        weight = model.get_parameter(f"{name}.weight").detach()
         stays = targets["weight"].flatten(1).sum(1) > 0
         found[name] = (weight.flatten(1).abs().sum(1).tolist(), stays.tolist())
     return found

@@ -126,7 +126,7 @@ def _rounded(model: nn.Module, config: Config, multiple: int) -> Config:
         raise ValueError(f"multiple is {multiple!r}: it must be a whole number from 1, for example 16")
     rounded = []
     for entry in config:
-        width = model.get_submodule(entry["op_names"][0]).weight.shape[0]
+        width = len(model.get_parameter(f"{entry['op_names'][0]}.weight"))
         blocks = entry.get("internal_metric_block", 1)
         step = math.lcm(multiple, blocks)
         removed = int(width // blocks * entry["sparse_ratio"]) * blocks

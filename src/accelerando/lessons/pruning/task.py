@@ -34,7 +34,7 @@ _ENTRY = ("op_names", "op_types", "exclude_op_names", "sparse_ratio")
 def prunable() -> dict[str, tuple[str, int]]:
     """Layer -> class and output channels of the net of this question, for the layers that may lose some."""
     graph = trace(models.build(WIDE_CNN))
-    return {name: (type(layer).__name__, layer.weight.shape[0]) for name, layer in layers(graph)}
+    return {name: (type(layer).__name__, len(graph.get_parameter(f"{name}.weight"))) for name, layer in layers(graph)}
 
 
 def check_plan(plan: Mapping[str, Any]) -> dict[str, float]:
