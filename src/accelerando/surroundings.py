@@ -7,6 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -66,4 +67,4 @@ def find_intel_openmp() -> str | None:
         files = metadata.files("intel-openmp") or []
     except metadata.PackageNotFoundError:
         return None
-    return next((str(file.locate().resolve()) for file in files if file.name == "libiomp5.so"), None)
+    return next((str(Path(file.locate()).resolve()) for file in files if file.name == "libiomp5.so"), None)

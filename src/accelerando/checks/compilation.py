@@ -34,7 +34,7 @@ def break_even_step(sub: Submission, rng: np.random.Generator) -> None:
             raise Wrong(f"`break_even_step` returned {type(found).__name__}. It should return a whole number, or None.")
         return found
 
-    examples = (
+    examples: tuple[tuple[Any, ...], ...] = (
         (10.0, 0.5, 0.25, [1], 100, "the first example"),
         (10.0, 0.5, 0.25, [1, 61], 100, "the second example, with a second compilation,"),
         (10.0, 0.5, 0.25, [1], 30, "the third example, which is too short,"),
@@ -46,8 +46,8 @@ def break_even_step(sub: Submission, rng: np.random.Generator) -> None:
                 f"For {kind} expected {expected}, found {_short(found)}. Write both runs' seconds down, step by "
                 f"step: who is ahead after which one? {where}"
             )
-    for kind, given in _draw_runs(rng):
-        expected, found = _first_ahead(*given), ask(*given)
+    for kind, run in _draw_runs(rng):
+        expected, found = _first_ahead(*run), ask(*run)
         if found != expected:
             raise Wrong(f"The examples are right, but not {kind}. {_KINDS[kind]} {where}")
 

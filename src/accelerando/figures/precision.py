@@ -62,7 +62,9 @@ def gradient_range(
         for colour, (name, found) in zip((BLUE, GREEN), values.items(), strict=False):
             places = np.clip(np.log2(found * scale), low, high - 1e-9)
             weights = np.full(len(places), 100 / max(1, len(places)))
-            axes.hist(places, bins=edges, weights=weights, histtype="step", color=colour, label=name, linewidth=1.6)
+            axes.hist(
+                places, bins=list(edges), weights=weights, histtype="step", color=colour, label=name, linewidth=1.6
+            )
         ticks = range(-48, 25, 8)
         axes.set_xticks(list(ticks), labels=[f"2$^{{{tick}}}$" for tick in ticks])
         axes.set(title=title, xlabel="magnitude", ylabel="% of the gradients", xlim=(low, high))

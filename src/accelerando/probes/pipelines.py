@@ -106,7 +106,8 @@ def _read_through(
     function: Callable[..., Any], images: torch.Tensor, draw: np.random.Generator, limit: int, is_in_place: bool
 ) -> dict[str, Any]:
     asked = [int(index) for _ in range(3) for index in draw.permutation(len(images))]
-    decoded, cache = [0] * len(images), {}
+    decoded = [0] * len(images)
+    cache: dict[Any, Any] = {}
     shifts: list[float] = []
 
     def decode(index: int) -> torch.Tensor:

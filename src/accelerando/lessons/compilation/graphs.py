@@ -293,7 +293,7 @@ def _guards(function: Callable[..., Any]) -> tuple[str, ...]:
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
     inner = function.forward if isinstance(function, nn.Module) else function
-    entries = _debug_get_cache_entry_list(inner.__code__)  # type: ignore[attr-defined]
+    entries: list[Any] = list(_debug_get_cache_entry_list(inner.__code__))
     parts = [part for entry in entries[:1] for part in entry.guard_manager.code_parts]
     told = (part for part in parts if re.search(r"\b[LG]\[", part) and "_dynamo_" not in part)
     return tuple(dict.fromkeys(map(_plain_guard, told)))

@@ -70,7 +70,8 @@ def prepare(sample_s: float, has_neighbour: bool = False) -> Callable[[], dict[s
             numbers.mul_(1.0)
 
     both: dict[str, Callable[[], object]] = {STEP: step, PIECES: pieces}
-    calls = itertools.cycle((both, {STEP: step}) if has_neighbour else (both,))
+    turns: list[dict[str, Callable[[], object]]] = [both, {STEP: step}] if has_neighbour else [both]
+    calls = itertools.cycle(turns)
     facts = {"threads": torch.get_num_threads(), "runtime": loaded_runtime()}
     return lambda: {"seconds": time_once(next(calls), sample_s), "facts": facts}
 

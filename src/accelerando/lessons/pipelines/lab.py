@@ -42,5 +42,5 @@ def slow_epoch(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeds.stream_seed(seed))
         dataset = datasets.PerSample(datasets.ImageSet(images, labels), "crop_flip")
-        loader = DataLoader(dataset, batch_size=batch_size, shuffle=True)  # type: ignore[arg-type,var-annotated]
+        loader = DataLoader(dataset, batch_size=batch_size, shuffle=True)
         return [(batch, told) for batch, told in loader]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -75,10 +75,10 @@ def make_loader(way: Way, images: ImageSet, batch_size: int, workers: int = 0) -
     """
     common: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
     if way == "tensor, whole batch":
-        order = BatchSampler(RandomSampler(images.labels), batch_size, drop_last=False)  # type: ignore[arg-type]
+        order = BatchSampler(RandomSampler(images.labels), batch_size, drop_last=False)
         return DataLoader(WholeBatch(images), batch_size=None, sampler=order, **common)
     dataset = PerSample(images, "crop_flip") if way == "PIL, one image" else TensorSample(images)
-    return DataLoader(dataset, batch_size=batch_size, shuffle=True, **common)  # type: ignore[arg-type]
+    return DataLoader(dataset, batch_size=batch_size, shuffle=True, **common)
 
 
 class SlowStorage(torch.utils.data.Dataset[int]):
@@ -182,11 +182,12 @@ class Draws(torch.utils.data.Dataset[tuple[int, float]]):
         import random
 
         info = torch.utils.data.get_worker_info()
-        draw = {
+        draws: dict[str, Callable[[], float]] = {
             "numpy, global": np.random.random,
             "python, global": random.random,
             "torch, global": lambda: float(torch.rand((), dtype=torch.float64)),
-        }.get(self.source, self.own.random)
+        }
+        draw = draws.get(self.source, self.own.random)
         return (info.id if info else 0), float(draw())
 
 
@@ -194,7 +195,7 @@ def reseed_own(worker_id: int) -> None:
     """Give the dataset of this worker a generator of its own: pass it as ``worker_init_fn``."""
     info = torch.utils.data.get_worker_info()
     assert info is not None, "runs in a worker"
-    info.dataset.own = np.random.default_rng(torch.initial_seed())
+    info.dataset.own = np.random.default_rng(torch.initial_seed())  # type: ignore[attr-defined]
 
 
 # -- names of files, in two kinds of memory ---------------------------------------------------------------------------
