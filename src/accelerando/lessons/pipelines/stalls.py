@@ -171,10 +171,9 @@ class WorkerSweep:
             return "Every prediction is within a tenth of what was measured."
         way = "slower" if ratios[worst] < 1 else "faster"
         return (
-            f"The prediction is furthest off with {worst} worker{'' if worst == 1 else 's'}: reality is {off:.0%} {way}. The simulator knows "
-            "nothing of "
-            "what processes cost each other: passing batches between them, cold caches, threads that wait for one "
-            "that has been put aside."
+            f"The prediction is furthest off with {worst} worker{'' if worst == 1 else 's'}: reality is {off:.0%} "
+            f"{way}. The simulator knows nothing of what processes cost each other: "
+            "passing batches between them, cold caches, threads that wait for one that has been put aside."
         )
 
 
