@@ -184,11 +184,17 @@ def test_a_hundred_megabytes_without_a_line_end_are_bounded_whoever_launches(mar
 def test_oneccl_is_joined_like_gloo_and_a_killed_rank_leaves_no_shared_memory(mark: str) -> None:
     if reason := oneccl.why_not():
         pytest.skip(reason)
+    before = dead_regions()  # of somebody else
     result = failure("sums_through_oneccl_until_one_is_killed", mark, launcher=LAUNCHERS[-1], payload={"base": 1})
     assert result.values == ({"sum": 3.0, "backend": "ccl"},) * 2
     assert result.reason == "rank 1 was ended by SIGKILL (often: out of memory)"
-    regions = [name for name in os.listdir("/dev/shm") if re.fullmatch(r"\d+:\d+:\d+", name)]
-    assert [name for name in regions if not psutil.pid_exists(int(name.partition(":")[0]))] == []
+    assert dead_regions() - before == set()
+
+
+def dead_regions() -> set[str]:
+    """oneCCL's shared memory of processes that are gone."""
+    regions = {name for name in os.listdir("/dev/shm") if re.fullmatch(r"\d+:\d+:\d+", name)}
+    return {name for name in regions if not psutil.pid_exists(int(name.partition(":")[0]))}
 
 
 def test_a_port_in_use_is_nobodys_problem(mark: str) -> None:

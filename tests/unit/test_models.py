@@ -73,8 +73,8 @@ def test_flops_of_an_mlp_are_two_per_weight_forward_and_backward_skips_the_input
         ({"kind": "cnn", "chanels": [16]}, "has no size chanels: it has channels"),
         ({"kind": "mlp", "dropout": 1.0}, "not including, 1"),
         ({"kind": "transformer", "width": 65}, "multiple of heads"),
-        ({"kind": "resnet"}, "one of mlp, cnn, transformer"),
-        ({}, "one of mlp, cnn, transformer"),
+        ({"kind": "resnet"}, "one of mlp, cnn, gated, transformer"),
+        ({}, "one of mlp, cnn, gated, transformer"),
         ([], "give a mapping"),
     ],
 )
