@@ -192,7 +192,7 @@ def test_oneccl_is_joined_like_gloo_and_a_killed_rank_leaves_no_shared_memory(ma
 
 
 def dead_regions() -> set[str]:
-    """oneCCL's shared memory of processes that are gone."""
+    """List oneCCL's shared memory of processes that are gone."""
     regions = {name for name in os.listdir("/dev/shm") if re.fullmatch(r"\d+:\d+:\d+", name)}
     return {name for name in regions if not psutil.pid_exists(int(name.partition(":")[0]))}
 
