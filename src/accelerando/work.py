@@ -207,8 +207,23 @@ def free_name(path: Path) -> Path:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy one file so that it is there wholly or not at all, and may be written by its new owner."""
-    replace_with_bytes(target, source.read_bytes())
+    """Copy one file so that it is there wholly or not at all, and may be written by its new owner.
+
+    A notebook comes without its outputs: a learner guesses first, and the stored figures would tell.
+    """
+    content = source.read_bytes()
+    replace_with_bytes(target, _without_outputs(content) if source.suffix == ".ipynb" else content)
+
+
+def _without_outputs(content: bytes) -> bytes:
+    try:
+        notebook = json.loads(content)
+        shown = [cell for cell in notebook["cells"] if cell.get("outputs")]
+        for cell in shown:
+            cell["outputs"], cell["execution_count"] = [], None
+    except (ValueError, KeyError, TypeError):
+        return content  # a damaged notebook goes as it is; opening it says what is wrong
+    return (json.dumps(notebook, ensure_ascii=False, indent=1) + "\n").encode() if shown else content
 
 
 def replace_with_bytes(target: Path, content: bytes) -> None:

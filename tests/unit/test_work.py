@@ -55,6 +55,14 @@ def test_prepare_copies_notebooks_and_labs_but_no_manifest_and_no_checkpoints(co
         assert (course / "work" / name).read_bytes() == (course / name).read_bytes()
 
 
+def test_stored_outputs_do_not_tell_a_learner_before_they_have_guessed(course: Path) -> None:
+    (course / NOTEBOOK).write_text(notebook("x = 1", output="Measured: 40 %"))
+    work.prepare()
+    own = json.loads((course / "work" / NOTEBOOK).read_text())
+    assert [cell["outputs"] for cell in own["cells"]] == [[]]
+    assert [cell["source"] for cell in own["cells"]] == ["x = 1"]
+
+
 def test_a_second_prepare_touches_nothing(course: Path) -> None:
     work.prepare()
     mine = course / "work" / LAB

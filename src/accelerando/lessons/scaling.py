@@ -126,7 +126,7 @@ class SpeedupCurve:
     @property
     def serial_fraction(self) -> float:
         """Amdahl's serial fraction that fits the points up to one thread per core; NaN with one core only."""
-        times = {point.key: point.median_s for point in self.points if point.key <= self.usable_cores}
+        times = {point.key: 1 / point.ratio for point in self.points if point.key <= self.usable_cores}
         return costs.fit_serial_fraction(times) if len(times) > 1 else math.nan
 
     @property
@@ -144,6 +144,8 @@ class SpeedupCurve:
         start = f"{self.label}: {last.key} threads gave **{last.ratio:.2f} times** the speed{spread}"
         if self.is_scaled and last.ratio >= 1:
             return f"{start}, with the work grown in the same measure."
+        if low <= 1 <= high:
+            return f"{start}: whether they helped at all cannot be told."
         if last.ratio < 1:
             return f"{start}: they made it slower. Is something else running, or is each piece of work very small?"
         if last.ratio > 0.95 * last.key:
@@ -282,17 +284,21 @@ class BatchSweep:
         clear = 2 * math.hypot(best.accuracy_error, largest.accuracy_error)
         learned = (
             f"accuracy is highest at batch {best.batch_size} ({best.accuracy:.1%}), and at {largest.batch_size} it is "
-            f"{100 * lost:.1f} points lower: {largest.steps} steps are too few"
+            f"{100 * lost:.1f} points lower, after {largest.steps} steps at a rate of {largest.learning_rate:g}"
             if lost > clear
             else f"no loss of accuracy can be told from chance, even at batch {largest.batch_size}"
         )
         if knee is smallest:
             speed = f"no larger batch is much faster than {smallest.batch_size} ({smallest.images_per_s:,.0f} images/s)"
         else:
+            after = (
+                f"beyond it the speed falls again, to {largest.images_per_s:,.0f} at {largest.batch_size}"
+                if largest.images_per_s < 0.9 * knee.images_per_s
+                else f"beyond it little is left to gain (at most {self.fastest.images_per_s:,.0f} images/s)"
+            )
             speed = (
                 f"from batch {smallest.batch_size} to {knee.batch_size} the speed rises "
-                f"{knee.images_per_s / smallest.images_per_s:.1f} times, to {knee.images_per_s:,.0f} images/s; beyond "
-                f"it little is left to gain (at most {self.fastest.images_per_s:,.0f} images/s)"
+                f"{knee.images_per_s / smallest.images_per_s:.1f} times, to {knee.images_per_s:,.0f} images/s; {after}"
             )
         return f"With {rule}: {speed}. And {learned}."
 
@@ -493,7 +499,7 @@ class RecipeTrial:
         """What this run showed."""
         return (
             f"**{self.ratio:.2f} times** the images per second; accuracy {self.accuracy_before:.1%} before, "
-            f"{self.accuracy_after:.1%} after: {self.accuracy.verdict} ({self.runs} run(s) of each; "
+            f"{self.accuracy_after:.1%} after: {self.accuracy.verdict} (runs of each: {self.runs}; "
             "`./course check` measures longer, on a quiet machine)."
         )
 
