@@ -1,9 +1,16 @@
 """What all tests share: asking which processes a test has left behind."""
 
+import signal
 from collections.abc import Callable
 
 import psutil
 import pytest
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C be heard by what the tests start, also where a shell runs them in the background and ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
