@@ -113,7 +113,7 @@ def test_without_workers_no_shared_memory_is_needed() -> None:
 
 
 def test_reading_objects_copies_them_into_a_worker_and_reading_an_array_does_not() -> None:
-    found = {holding: memory.grow(holding, 100_000, 1) for holding in ("list", "array")}
+    found = {holding: memory.grow(holding, 400_000, 1) for holding in ("list", "array")}
     grown = {name: one["last_uss_bytes"] - one["first_uss_bytes"] for name, one in found.items()}
     assert found["list"]["workers"] == 1
     assert grown["list"] > 2 * 2**20
