@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accelerando import quizzes
 from accelerando.checks import scaling_mistakes as mistakes
-from accelerando.submission import NotAnswered, SpeedTask, Submission, Wrong, grades, is_same
+from accelerando.checks.quiz import judge_quiz
+from accelerando.submission import SpeedTask, Submission, Wrong, grades, is_same
 
 if TYPE_CHECKING:
     import torch
@@ -306,20 +306,5 @@ def faster_recipe(sub: Submission, rng: np.random.Generator) -> SpeedTask:
 
 @grades("scaling.quiz", wrong=mistakes.QUIZ)
 def quiz(sub: Submission, rng: np.random.Generator) -> None:
-    """Every answer right; the message says how many are, and where to read again, never which choice it is."""
-    answers = sub.value("quiz")
-    if not isinstance(answers, dict):
-        kind = type(answers).__name__
-        raise Wrong(f"`quiz` is of type {kind}. It should be the dictionary that the lesson's quiz writes.")
-    questions = quizzes.read("scaling")
-    if not answers:
-        raise NotAnswered
-    missing = [question.id for question in questions if answers.get(question.id) is None]
-    if missing:
-        raise Wrong(f"{len(missing)} of {len(questions)} questions have no answer yet: {', '.join(missing)}.")
-    wrong = [question for question in questions if not is_same(answers[question.id], question.right)]
-    if wrong:
-        raise Wrong(
-            f"{len(questions) - len(wrong)} of {len(questions)} are right. Look again at {wrong[0].id!r}: "
-            f"the lesson's section *{wrong[0].section}* measures it."
-        )
+    """As in every lab."""
+    judge_quiz(sub, "scaling")
