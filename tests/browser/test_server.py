@@ -123,6 +123,6 @@ def test_ctrl_c_before_the_room_is_open_ends_it_without_a_traceback(
     deadline = time.monotonic() + 60
     while not room.lines and room.process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    # CPython ends itself by the signal when the interrupt came inside exec(), as in a dataclass; a shell says 130 then, too.
+    # CPython ends by the signal when the interrupt came inside exec(), as in a dataclass; a shell says 130 then, too.
     assert room.close() in (0, 130, -signal.SIGINT)
     assert "Traceback" not in "".join(room.lines)
