@@ -79,8 +79,9 @@ class SpeedTask:
     """What a timed question asks the grader to run; returned by its check once the untimed part is right.
 
     Both sides run interleaved on equal cores. A trusted `Experiment` returns ``{"seconds": float, "predictions":
-    int64 (N,)}`` and takes a ``seed`` argument that the grader varies; a `LearnerCall` returns the predictions and is
-    timed by the grader's clock. The announced threshold and the accuracy margin stand in the catalog.
+    int64 (N,)}`` and takes a ``seed`` argument that the grader varies; one that prepares returns such a function, and
+    what it starts stays up between the runs. A `LearnerCall` returns the predictions and is timed by the grader's
+    clock. The announced threshold and the accuracy margin stand in the catalog.
     """
 
     baseline: "Experiment | LearnerCall"

@@ -1,7 +1,7 @@
 """How timed questions are decided, on a fake clock."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -202,6 +202,18 @@ def seconds_of(seed: int, cost_s: float) -> dict[str, float]:
 def test_an_experiment_runs_with_one_seed_after_the_other() -> None:
     run = seeded.prepare(f"{__name__}:seconds_of", {"cost_s": 2.0}, [5, 6])
     assert [run()["seed"] for _ in range(3)] == [5, 6, 5]
+
+
+def prepare_once(cost_s: float) -> Callable[[int], dict[str, float]]:
+    started = object()  # what is made once
+    return lambda seed: {"seconds": cost_s, "seed": seed, "made": id(started)}
+
+
+def test_an_experiment_that_prepares_is_made_once_and_gets_a_seed_for_each_run() -> None:
+    run = seeded.prepare(f"{__name__}:prepare_once", {"cost_s": 2.0}, [5, 6], prepares=True)
+    found = [run() for _ in range(3)]
+    assert [row["seed"] for row in found] == [5, 6, 5]
+    assert len({row["made"] for row in found}) == 1
 
 
 def test_a_real_experiment_gives_its_own_seconds() -> None:
