@@ -107,16 +107,22 @@ class Comparison:
     notes: tuple[str, ...]
     state: MachineState
 
+    @property
+    def outcome(self) -> Literal["faster", "not faster", "slower", "undecided"]:
+        """The verdict for a reader: "slower" where the whole interval says so, which "not faster" would hide."""
+        return "slower" if self.verdict == "not faster" and self.interval[1] < 1 else self.verdict
+
     def __str__(self) -> str:
         if not self.pairs:
             return f"{self.candidate.label} against {self.baseline.label}: undecided, {self.reason}"
         low, high = self.interval
-        asked = "" if self.threshold == 1.0 else f" than {self.threshold:.3g}x" if self.verdict != "undecided" else ""
+        is_judged = self.threshold != 1.0 and self.outcome in ("faster", "not faster")
+        asked = f" than {self.threshold:.3g}x" if is_judged else ""
         spread = f", {self.confidence:.0%} interval {low:.2f}-{high:.2f}" if high < math.inf else ""
         pairs = "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
         return (
             f"{self.candidate.label} is {self.ratio:.2f}x as fast as {self.baseline.label}{spread}"
-            f" from {pairs} in {duration(self.elapsed_s)}: {self.verdict}{asked}"
+            f" from {pairs} in {duration(self.elapsed_s)}: {self.outcome}{asked}"
         )
 
 

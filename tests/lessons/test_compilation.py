@@ -362,6 +362,8 @@ def test_the_network_of_gates_is_what_its_sizes_say() -> None:
         ((30.0, 0.1, 1.25, 10_000, 2), "from step 3,000 on"),
         ((30.0, 0.1, 1.0, 1000, 1), "no number of steps"),
         ((30.0, 0.1, 0.8, 1000, 1), "no number of steps"),
+        ((30.0, 0.1, 1.25, 10_000, 2, 10.0), "waits 40 s. It pays from step 3,500 on"),
+        ((30.0, 0.1, 1.25, 1000, 1, 10.0), "before step 2,000, where it would pay. A recompile moves it by 1,500"),
     ],
 )
 def test_the_explorer_says_when_it_pays(given: tuple, words: str) -> None:

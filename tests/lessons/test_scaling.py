@@ -72,7 +72,7 @@ def test_thread_counts_double_and_end_with_too_many(cores: int, counts: tuple[in
 
 
 def point(size: int, speed: float, accuracy: float) -> scaling.BatchPoint:
-    return scaling.BatchPoint(size, 0.1, 100, speed, accuracy, 0.01)
+    return scaling.BatchPoint(size, 0.1, 100, speed, accuracy, 0.01, (speed * 1.2, speed * 0.9))
 
 
 def test_the_knee_is_the_smallest_batch_that_is_nearly_as_fast() -> None:
@@ -89,6 +89,13 @@ def test_the_sentence_is_prepared_for_a_machine_without_a_knee() -> None:
 def test_a_difference_within_chance_is_not_called_a_loss() -> None:
     sweep = scaling.BatchSweep((point(8, 100, 0.80), point(128, 200, 0.79)), 2, True)
     assert "no loss of accuracy" in sweep.sentence()
+
+
+def test_the_figure_of_the_sweep_shows_how_far_speed_and_accuracy_can_be_trusted() -> None:
+    assert point(8, 100, 0.8).speed_row == pytest.approx((100, 90, 120))
+    assert point(8, 100, 0.8).accuracy_row == pytest.approx((80, 78.04, 81.96))
+    sweep = scaling.batch_sweep(SMOKE, is_scaled=False)
+    assert all(least <= speed <= most for speed, least, most in (found.speed_row for found in sweep.points))
 
 
 # Without the one that changes the network: the lab's fourth question is about its equality.
@@ -149,6 +156,7 @@ def test_prices_follow_amdahl_and_the_speed_of_a_core() -> None:
     assert new["minutes"] == pytest.approx(one["minutes"] / 2)
     table = scaling.price_table(curve({1: 1.0, 2: 1.6}, 2), offers)
     assert table.count("\n") == 1 + len(offers)
+    assert "| new | 1.00 | 1 | 2 |" in table  # the speed of a core, which explains the speed-up
 
 
 def test_kernels_and_threads_run_on_this_machine() -> None:

@@ -27,7 +27,11 @@ PICTURES = {
         {"perfect": ([1, 2], [1, 2])}, {"here": [(1, 1, 1, 1), (2, 1.5, 0.0, float("inf"))]}, title="Threads"
     ),
     "two_over_one": lambda: figures.two_over_one(
-        [8, 16], {"a": [1, 2]}, {"a": [50, 40]}, labels=("batch", "speed", "accuracy"), title="Batch"
+        [8, 16],
+        {"a": [(1, 1, 1), (2, 1, 3)]},
+        {"a": [(50, 49, 51), (40, 39, 41)]},
+        labels=("batch", "speed", "accuracy"),
+        title="Batch",
     ),
     "ratios": lambda: figures.ratios([comparison("faster", 1.3), comparison("undecided", float("nan"), 0)], "Switches"),
     "no ratios": lambda: figures.ratios([], "Nothing measured"),

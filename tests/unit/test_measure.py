@@ -64,7 +64,10 @@ def test_equal_code_is_not_called_faster():
 
 
 def test_a_slower_candidate_is_not_faster():
-    assert fake_comparison(0.8).verdict == "not faster"
+    slow = fake_comparison(0.8)
+    assert (slow.verdict, slow.outcome) == ("not faster", "slower")
+    assert str(slow).endswith(": slower")
+    assert fake_comparison(1.0).outcome == "not faster"
 
 
 def test_a_drifting_machine_does_not_make_equal_code_differ():

@@ -42,6 +42,7 @@ def test_a_guess_is_compared_with_what_was_measured() -> None:
     button.click()
     assert "You expected more" in widgets.compare_guess("claim", 1.5, "times")
     assert "Within a tenth" in widgets.compare_guess("claim", 2.9, "times")
+    assert "measured: **never**. You expected less" in widgets.compare_guess("claim", float("inf"), "times")
 
 
 def test_the_quiz_answers_at_once_and_writes_the_line_for_the_lab() -> None:

@@ -137,14 +137,15 @@ def speedups(
                 axis.set_major_formatter("{x:g}")
         else:
             axes.set_ylim(bottom=0)
+            axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend()
     return sheet.picture
 
 
 def two_over_one(
     x: Sequence[float],
-    left: Mapping[str, Sequence[float]],
-    right: Mapping[str, Sequence[float]],
+    left: Mapping[str, Sequence[tuple[float, float, float]]],
+    right: Mapping[str, Sequence[tuple[float, float, float]]],
     *,
     labels: tuple[str, str, str],
     title: str,
@@ -153,20 +154,24 @@ def two_over_one(
 
     Args:
         x: Positive, rising.
-        left: Label -> values of the left panel.
-        right: Label -> values of the right panel.
+        left: Label -> (value, lower and upper end of its bar) of the left panel.
+        right: Likewise for the right panel.
         labels: Of the common axis, the left and the right values.
         title: What is shown.
     """
     said = [
-        f"{what}, {label}: " + ", ".join(f"{value:.4g} at {at:g}" for at, value in zip(x, values, strict=True))
+        f"{what}, {label}: " + ", ".join(f"{row[0]:.4g} at {at:g}" for at, row in zip(x, rows, strict=True))
         for what, lines in ((labels[1], left), (labels[2], right))
-        for label, values in lines.items()
+        for label, rows in lines.items()
     ]
     with draw(f"{title}. " + "; ".join(said), panels=2, width=7.4) as sheet:
         for axes, lines, label in zip(sheet.axes, (left, right), labels[1:], strict=True):
-            for mark, colour, (name, values) in zip("os", (BLUE, RED), lines.items(), strict=False):
-                axes.plot(x, values, marker=mark, color=colour, label=name, markersize=5)
+            for mark, colour, (name, rows) in zip("os", (BLUE, RED), lines.items(), strict=False):
+                spread = [[max(0.0, row[0] - row[1]) for row in rows], [max(0.0, row[2] - row[0]) for row in rows]]
+                axes.errorbar(
+                    x, [row[0] for row in rows], spread, fmt=f"{mark}-", color=colour, label=name, capsize=3,
+                    markersize=5,
+                )  # fmt: skip
             axes.set_xscale("log", base=2)
             axes.set_xticks(list(x), labels=[f"{value:g}" for value in x])
             axes.minorticks_off()
@@ -179,7 +184,7 @@ def two_over_one(
 def ratios(comparisons: Sequence[Comparison], title: str) -> Picture:
     """One row per comparison: the ratio with its interval, and the verdict in words; 1 is a line."""
     words = f"{title}. " + "; ".join(str(found) for found in comparisons)
-    colours = {"faster": GREEN, "not faster": RED, "undecided": GREY}
+    colours = {"faster": GREEN, "not faster": INK, "slower": RED, "undecided": GREY}
     with draw(words, height=0.75 + 0.36 * len(comparisons)) as sheet:
         axes = sheet.axes[0]
         axes.axvline(1.0, color=INK, linewidth=1)
@@ -188,8 +193,8 @@ def ratios(comparisons: Sequence[Comparison], title: str) -> Picture:
                 continue
             low, high = found.interval if found.interval[1] < math.inf else (found.ratio, found.ratio)
             ends = [max(found.ratio - low, 0.0)], [max(high - found.ratio, 0.0)]
-            axes.errorbar([found.ratio], [row], xerr=ends, fmt="o", color=colours[found.verdict], capsize=3)
-            axes.annotate(f" {found.verdict}", (1.0, row), xycoords=("axes fraction", "data"), va="center")
+            axes.errorbar([found.ratio], [row], xerr=ends, fmt="o", color=colours[found.outcome], capsize=3)
+            axes.annotate(f" {found.outcome}", (1.0, row), xycoords=("axes fraction", "data"), va="center")
         axes.set_yticks(range(len(comparisons)), labels=[found.candidate.label for found in reversed(comparisons)])
         axes.set(title=title, xlabel="times as fast as before (above 1: faster)", ylim=(-0.6, len(comparisons) - 0.4))
     return sheet.picture

@@ -99,7 +99,9 @@ def ceilings(found: Sequence[Ceiling]) -> Picture:
     return sheet.picture
 
 
-def break_even(compile_s: float, eager_step_s: float, gain: float, steps: int, compiles: int) -> Picture:
+def break_even(
+    compile_s: float, eager_step_s: float, gain: float, steps: int, compiles: int, ready_s: float = 0.0
+) -> Picture:
     """Two straight lines: the seconds of a run, eager and compiled.
 
     Args:
@@ -108,16 +110,17 @@ def break_even(compile_s: float, eager_step_s: float, gain: float, steps: int, c
         gain: Eager step / compiled step.
         steps: Length of the run.
         compiles: Compilations, recompiles included; the further ones are spread over the first tenth of the run.
+        ready_s: For getting the compiler ready, before the first compilation.
     """
     at = [number * steps / 10 / compiles for number in range(compiles)]
-    xs, ys, spent = [0.0], [0.0], 0.0
+    xs, ys, spent = [0.0], [0.0], ready_s
     for place, begin in enumerate(at):
         end = at[place + 1] if place + 1 < compiles else float(steps)
         spent += compile_s
         xs += [begin, end]
         ys += [spent + begin * eager_step_s / gain, spent + end * eager_step_s / gain]
     total_s = steps * eager_step_s
-    even = costs.predict_break_even_steps(compiles * compile_s, eager_step_s, eager_step_s / gain)
+    even = costs.predict_break_even_steps(ready_s + compiles * compile_s, eager_step_s, eager_step_s / gain)
     saved = total_s - ys[-1]
     verdict = f"saves {saved:,.0f} s" if saved > 0 else f"costs {-saved:,.0f} s more"
     words = f"A run of {steps:,} steps: eager {total_s:,.0f} s, compiled {ys[-1]:,.0f} s: compiling {verdict}"

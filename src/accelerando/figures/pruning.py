@@ -24,18 +24,22 @@ def sparse_products(measured: Sequence[Row], promised: Sequence[float], title: s
     """Speed of a sparse product against the dense one, over the percentage of zeros.
 
     Args:
-        measured: Percent, times as fast, interval.
+        measured: Percent, times as fast, interval; the first row is the dense product itself.
         promised: Times as fast if zeros cost nothing, in the same order.
         title: What is shown.
     """
-    said = ", ".join(f"{ratio:.2f} at {percent:g} %" for percent, ratio, _, _ in measured)
-    with draw(f"{title}. Measured: {said}; promised: {promised[-1]:.0f} at {measured[-1][0]:g} %") as sheet:
+    dense, *sparse = measured
+    said = ", ".join(f"{ratio:.2f} at {percent:g} %" for percent, ratio, _, _ in sparse)
+    ideal = f"promised: {promised[-1]:.0f} at {sparse[-1][0]:g} %"
+    with draw(f"{title}. The dense product: {dense[1]:.2f}; sparse: {said}; {ideal}") as sheet:
         axes, percents = sheet.axes[0], [row[0] for row in measured]
         axes.axhline(1.0, color=INK, linewidth=1)
         axes.plot(percents, promised, "--", color=GREY, marker="o", markersize=3, label="if zeros cost nothing")
+        axes.plot(dense[0], dense[1], "s", color=INK, label="the dense product")
         axes.errorbar(
-            percents, [row[1] for row in measured], _bars(measured), fmt="o-", color=BLUE, capsize=3, label="measured"
-        )
+            [row[0] for row in sparse], [row[1] for row in sparse], _bars(sparse), fmt="o-", color=BLUE, capsize=3,
+            label="sparse, measured",
+        )  # fmt: skip
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set(title=title, xlabel="zeros, %", ylabel="times as fast as dense")

@@ -251,6 +251,18 @@ class BatchPoint:
     images_per_s: float
     accuracy: float
     accuracy_error: float  # one standard error, from the number of test images alone
+    epochs_images_per_s: tuple[float, ...]  # of each epoch: how far the speed can be trusted
+
+    @property
+    def speed_row(self) -> tuple[float, float, float]:
+        """Images per second: of the whole run, of its slowest and of its fastest epoch."""
+        return self.images_per_s, min(self.epochs_images_per_s), max(self.epochs_images_per_s)
+
+    @property
+    def accuracy_row(self) -> tuple[float, float, float]:
+        """Accuracy in percent, and its 95 % interval."""
+        middle, half = 100 * self.accuracy, 196 * self.accuracy_error
+        return middle, middle - half, middle + half
 
 
 @dataclass(frozen=True)
@@ -317,7 +329,9 @@ def batch_sweep(budget: Budget, *, is_scaled: bool, sizes: Sequence[int] = (8, 3
         rate = min(1.0, 0.05 * size / 32) if is_scaled else 0.05
         result = training.fit(Recipe(batch_size=size, learning_rate=rate, epochs=2, schedule="one_cycle"), data)
         error = math.sqrt(max(result.accuracy * (1 - result.accuracy), 1e-9) / len(result.predictions))
-        points.append(BatchPoint(size, rate, result.steps, result.images_per_s, result.accuracy, error))
+        each_images = result.images / len(result.epoch_seconds)
+        speeds = tuple(each_images / seconds for seconds in result.epoch_seconds)
+        points.append(BatchPoint(size, rate, result.steps, result.images_per_s, result.accuracy, error, speeds))
     return BatchSweep(tuple(points), 2, is_scaled)
 
 
@@ -412,12 +426,17 @@ def reading(comparisons: Sequence[measure.Comparison]) -> str:
     """Say which of several switches helped in this run, which did not, and which stay open."""
     if not comparisons:
         return "Nothing was measured: the smoke budget has no time for it."
-    groups: dict[str, list[str]] = {"faster": [], "not faster": [], "undecided": []}
+    groups: dict[str, list[str]] = {"faster": [], "slower": [], "not faster": [], "undecided": []}
     for found in comparisons:
         ratio = f"{found.ratio:.2f}" if found.pairs else "not one pair"
-        groups[found.verdict].append(f"{found.candidate.label} ({ratio})")
-    words = {"faster": "Faster here", "not faster": "Not faster here", "undecided": "Too close to call in this time"}
-    return ". ".join(f"{words[verdict]}: {', '.join(names)}" for verdict, names in groups.items() if names) + "."
+        groups[found.outcome].append(f"{found.candidate.label} ({ratio})")
+    words = {
+        "faster": "Faster here",
+        "slower": "Slower here",
+        "not faster": "Not faster here",
+        "undecided": "Too close to call in this time",
+    }
+    return ". ".join(f"{words[outcome]}: {', '.join(names)}" for outcome, names in groups.items() if names) + "."
 
 
 # -- what hardware buys -----------------------------------------------------------------------------------------------
@@ -440,10 +459,13 @@ def price_table(curve: SpeedupCurve, offers: Sequence[Offer] = EXAMPLE_OFFERS) -
         offers: What can be rented.
     """
     fraction = 0.0 if math.isnan(curve.serial_fraction) else curve.serial_fraction
-    lines = ["| offer | price per hour | cores | speed-up | 1000 steps take | and cost |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| offer | € per hour | cores | speed of one core | speed-up | 1000 steps take | and cost |",
+        "|---|---|---|---|---|---|---|",
+    ]
     lines += [
-        f"| {row['name']} | {row['price_per_hour']:.2f} | {row['cores']} | {row['speedup']:.1f} | "
-        f"{row['minutes']:.2f} min | {row['price']:.5f} |"
+        f"| {row['name']} | {row['price_per_hour']:.2f} | {row['cores']} | {row['core_speed']:g} | "
+        f"{row['speedup']:.1f} | {60 * float(row['minutes']):.1f} s | {100 * float(row['price']):.3f} cents |"
         for row in costs.price_rows(curve.points[0].median_s, fraction, offers)
     ]
     return "\n".join(lines)

@@ -111,7 +111,10 @@ def guess(name: str, question: str, unit: str = "", start: float = 1.0) -> Shown
 
 def compare_guess(name: str, measured: float, unit: str = "") -> str:
     """Set a guess beside what was measured, as Markdown; says so when nothing was written down."""
-    told = f"{measured:,.0f} {unit}".strip() if 1000 <= abs(measured) < math.inf else f"{measured:.3g} {unit}".strip()
+    if measured == math.inf:
+        told = "never"
+    else:
+        told = f"{measured:{',.0f' if abs(measured) >= 1000 else '.3g'}} {unit}".strip()
     if name not in _guesses:
         return f"Measured: **{told}**. (No guess was written down above; the next one is yours.)"
     guessed = _guesses[name]

@@ -167,6 +167,9 @@ def chain_in_pieces(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x * 1.2 - 0.4)
 
 
+CHAIN = Example("a cut after each step", chain_in_pieces, chain)
+
+
 @dataclass(frozen=True)
 class BreakCost:
     """What cuts cost.

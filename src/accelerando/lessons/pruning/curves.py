@@ -82,15 +82,28 @@ class CriteriaReport:
             f"Right after removing {self.sparsity:.0%} of the channels, {best} keeps {self.before_tuning[best]:.1%} "
             f"and {worst} {self.before_tuning[worst]:.1%}, of {self.dense_accuracy:.1%}."
         )
-        final = {change.label: change for change in self.tuned}
         spread = 100 * (max(c.accuracy for c in self.tuned) - min(c.accuracy for c in self.tuned))
-        chance = final["random"]
-        beaten = [label for label, change in final.items() if change.interval[0] > chance.interval[1]]
-        if beaten:
-            verdict = f"even then {', '.join(beaten)} is clearly ahead of chance"
+        chance = self._by_lot
+        ahead = [change.label for change in self.tuned if change.interval[0] > chance.interval[1]]
+        if ahead:
+            verdict = f"even then {' and '.join(ahead)} {'is' if len(ahead) == 1 else 'are'} ahead of drawing by lot"
         else:
-            verdict = "**and no method is clearly ahead of drawing channels by lot**"
+            half = 50 * (chance.interval[1] - chance.interval[0])
+            verdict = (
+                "**and of no method can it be said that it beats drawing channels by lot**: each of these accuracies "
+                f"is only known to about {half:.1f} points, with so many test images"
+            )
         return f"{start} One epoch later all lie within {spread:.1f} points, {verdict}."
+
+    @property
+    def _by_lot(self) -> AccuracyChange:
+        return next(change for change in self.tuned if change.label == "random")
+
+    @property
+    def lead_points(self) -> float:
+        """Points of accuracy by which the best method is ahead of drawing by lot, after the further epoch."""
+        best = max(change.accuracy for change in self.tuned if change.label != "random")
+        return 100 * (best - self._by_lot.accuracy)
 
 
 def compare_criteria(subject: Subject, budget: Budget, *, sparsity: float = 0.5) -> CriteriaReport:
@@ -155,9 +168,10 @@ class WarmUpReport:
                 "**Here the net that was small from the start is clearly ahead**: the dense epochs were lost time."
             )
         else:
+            gap = 100 * abs(best.change.accuracy - first.change.accuracy)
             verdict = (
-                "No clear difference: in a run this short, a net that was small from the start does as well, and costs "
-                "less."
+                f"Between the net that was small from the start and the best of the others lie {gap:.1f} points, fewer "
+                "than so many test images can tell from chance: in a run this short, warming up did not pay."
             )
         dense = f"dense: {self.dense_accuracy:.1%} in {self.dense_seconds:.1f} s"
         return f"{self.epochs} epochs each; {dense}; {told}. {verdict}"

@@ -39,7 +39,7 @@ class MaskReport:
         told = []
         for found in self.comparisons:
             label = found.candidate.label
-            ratio = f"{found.ratio:.2f} times the speed, {found.verdict}" if found.pairs else "not measured"
+            ratio = f"{found.ratio:.2f} times the speed, {found.outcome}" if found.pairs else "not measured"
             told.append(f"{label} ({self.zero_shares[label]:.0%} zeros): {ratio}")
         faster = [found for found in self.comparisons if found.verdict == "faster"]
         if faster:

@@ -38,8 +38,8 @@ class RemovalReport:
         if not removed.pairs or not masked.pairs:
             return "Not one pair fitted into the time: the smoke budget only looks whether it runs."
         start = (
-            f"Masked, a step has {masked.ratio:.2f} times the speed ({masked.verdict}); removed, **{removed.ratio:.2f} "
-            f"times** ({removed.verdict}). {self.work:.0%} of the multiplications are left, which promises "
+            f"Masked, a step has {masked.ratio:.2f} times the speed ({masked.outcome}); removed, **{removed.ratio:.2f} "
+            f"times** ({removed.outcome}). {self.work:.0%} of the multiplications are left, which promises "
             f"{1 / self.work:.1f} times"
         )
         if removed.ratio < 0.8 / self.work:
@@ -92,7 +92,7 @@ class RoundingReport:
         start = (
             f"Taken literally: {_listed(self.literal)} channels. Rounded up to multiples of {self.multiple}: "
             f"{_listed(self.rounded)}, with {self.more_work - 1:.0%} more multiplications. The rounded net "
-            f"has **{found.ratio:.2f} times** the speed of the literal one ({found.verdict})"
+            f"has **{found.ratio:.2f} times** the speed of the literal one ({found.outcome})"
         )
         if found.verdict == "faster":
             return f"{start}: more channels, and less time."

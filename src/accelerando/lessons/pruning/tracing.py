@@ -39,7 +39,7 @@ class Place:
 
     def __str__(self) -> str:
         name = f"`{self.module}` ({self.kind})" if self.module else f"`{self.kind}`"
-        return f"{name}, line {self.line} of {self.file}, `{self.source}`"
+        return f"{name}, in the line `{self.source}` of {self.file},"
 
 
 def trace(model: nn.Module) -> fx.GraphModule:
