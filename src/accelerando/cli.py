@@ -43,11 +43,16 @@ def lab(
 
 
 @app.command()
-def reset(lab: Lab) -> None:
-    """Start a lab afresh; a dated copy of yours is kept."""
+def reset(
+    lab: Lab,
+    only_lesson: Annotated[bool, typer.Option("--lesson", help="Only the lesson's notebook; the lab stays.")] = False,
+    only_lab: Annotated[bool, typer.Option("--lab", help="Only the lab; the lesson's notebook stays.")] = False,
+) -> None:
+    """Start a lesson and its lab afresh; a dated copy of yours is kept."""
     from .room import reset_command
 
-    raise typer.Exit(reset_command(lab))
+    chosen = {"lesson": only_lesson, "lab": only_lab}
+    raise typer.Exit(reset_command(lab, [part for part, is_named in chosen.items() if is_named]))
 
 
 @app.command()

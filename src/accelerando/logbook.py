@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from . import catalog
 from .catalog import Lesson, Question
-from .work import is_learners, replace_with_bytes, work_folder
+from .copies import replace_with_bytes
+from .work import is_learners, work_folder
 
 if TYPE_CHECKING:
     from .submission import Result

@@ -1,26 +1,23 @@
 """The learner's places: their own copies of notebooks and labs in ``work/``, and how they get there.
 
 Files have owners. ``notebooks/``, ``labs/`` and ``solutions/`` belong to the course; everything in ``work/`` belongs to
-the learner and is written there once. When the course has a newer version, the learner's stays and a sentence says
-so; `reset` brings the newer one and keeps a dated copy of what was there.
+the learner. When the course has a newer version, a copy that nobody touched is renewed; a learner's own stays, and a
+sentence says so. `reset` brings the newer one and keeps a dated copy of what was there.
 """
 
-import hashlib
-import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from typing import Literal
 
-from . import catalog
+from . import catalog, copies
 from .catalog import Lesson
 
 ENVIRONMENT_NAME = "ACCELERANDO_WORK"
-_RECEIPT = ".copied.json"  # which course version each of the learner's files was copied from
-_RECEIPT_SCHEMA = 1
+Part = Literal["lesson", "lab"]
+PARTS: tuple[Part, ...] = ("lesson", "lab")
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints", "manifest.json"}  # the grader reads the course's own manifest
 
 
@@ -29,12 +26,31 @@ class WorkError(ValueError):
 
 
 @dataclass(frozen=True)
+class Newer:
+    """What the course has newer than the learner's own copies of a lesson."""
+
+    lesson: Lesson
+    parts: tuple[Part, ...]
+
+    def sentence(self, program: str = "course") -> str:
+        """What there is, and the command that brings just that."""
+        is_one = len(self.parts) == 1
+        only = f" --{self.parts[0]}" if is_one and self.lesson.number else ""
+        return (
+            f"The course has a newer {' and '.join(self.parts)}; yours {'was' if is_one else 'were'} left alone. "
+            f"`{program} reset {self.lesson.number or self.lesson.slug}{only}` brings {'it' if is_one else 'them'} and "
+            "keeps a dated copy of yours."
+        )
+
+
+@dataclass(frozen=True)
 class Prepared:
     """What `prepare` did: paths are relative to the learner's folder."""
 
     folder: Path
     copied: tuple[str, ...]  # new in the learner's folder
-    newer: tuple[Lesson, ...]  # the course has a newer version of these than the learner's copy
+    renewed: tuple[str, ...]  # the course had a newer version, and the learner had not touched theirs
+    newer: tuple[Newer, ...]  # the course has a newer version, and the learner has worked on theirs
 
 
 def checkout() -> Path:
@@ -65,46 +81,54 @@ def is_learners(path: Path) -> bool:
 
 
 def prepare() -> Prepared:
-    """Copy notebooks and labs into the learner's folder; what is there already is never touched.
+    """Copy notebooks and labs into the learner's folder; what they have worked on is never touched.
 
     Raises:
         WorkError: If the folder cannot be written.
     """
     folder = work_folder()
     try:
-        receipt = _read_receipt(folder)
-        copied = []
+        receipt = copies.read_receipt(folder)
+        copied, renewed = [], []
         for lesson in (*catalog.lessons(), catalog.final()):
             for name, source in _course_files(lesson):
-                own = folder / name
+                own, now = folder / name, copies.fingerprint(source)
                 if not own.exists():
-                    _copy(source, own)
+                    copies.hand_out(source, own)
                     copied.append(name)
-                elif name in receipt or _fingerprint(own) != _fingerprint(source):
-                    continue  # the learner's
-                receipt[name] = _fingerprint(source)
-        _write_receipt(folder, receipt)
+                elif copies.fingerprint(own) != now:
+                    if receipt.get(name) == now or not copies.is_untouched(own, receipt.get(name)):
+                        continue  # the learner's
+                    copies.hand_out(source, own)
+                    renewed.append(name)
+                receipt[name] = now
+        copies.write_receipt(folder, receipt)
     except OSError as error:
         raise _explained(folder, error) from error
-    newer = (lesson for lesson in (*catalog.lessons(), catalog.final()) if has_newer(lesson))
-    return Prepared(folder, tuple(copied), tuple(newer))
+    newer = (find_newer(lesson) for lesson in (*catalog.lessons(), catalog.final()))
+    return Prepared(folder, tuple(copied), tuple(renewed), tuple(found for found in newer if found))
 
 
-def has_newer(lesson: Lesson) -> bool:
-    """Whether the course's files of a lesson have changed since the learner's copies were made."""
+def find_newer(lesson: Lesson) -> Newer | None:
+    """What of a lesson has changed in the course since the learner's copies were made."""
     folder = work_folder()
-    receipt = _read_receipt(folder)
-    for name, source in _course_files(lesson):
+    receipt = copies.read_receipt(folder)
+
+    def is_newer(name: str, source: Path) -> bool:
         if name not in receipt or not (folder / name).exists():
-            continue  # never copied by us, or about to be: nothing to compare with
-        now = _fingerprint(source)
-        if now not in (receipt[name], _fingerprint(folder / name)):
-            return True
-    return False
+            return False  # never copied by us, or about to be: nothing to compare with
+        return copies.fingerprint(source) not in (receipt[name], copies.fingerprint(folder / name))
+
+    parts = tuple(part for part in PARTS if any(is_newer(*file) for file in _course_files(lesson, (part,))))
+    return Newer(lesson, parts) if parts else None
 
 
-def reset(lesson: Lesson) -> Path | None:
+def reset(lesson: Lesson, parts: tuple[Part, ...] = PARTS) -> Path | None:
     """Give the learner fresh copies of a lesson's notebook and lab; what was there is kept in a dated folder.
+
+    Args:
+        lesson: Whose.
+        parts: The notebook ("lesson"), the lab, or both.
 
     Returns:
         The folder with what was there, or None when there was nothing but the course's own text.
@@ -113,17 +137,18 @@ def reset(lesson: Lesson) -> Path | None:
         WorkError: If the course has nothing to copy, or the folder cannot be written.
     """
     folder = work_folder()
-    files = list(_course_files(lesson))
+    files = list(_course_files(lesson, parts))
     if not files:
-        raise WorkError(f"lesson {lesson.number} ({lesson.slug}) has no notebook and no lab in the course yet")
-    kept = free_name(folder / "kept" / f"{lesson.folder}-{datetime.now():%Y-%m-%d-%H%M%S}")
+        what = " and ".join(f"no {'notebook' if part == 'lesson' else part}" for part in parts)
+        raise WorkError(f"lesson {lesson.number} ({lesson.slug}) has {what} in the course yet")
+    kept = copies.free_name(folder / "kept" / f"{lesson.folder}-{datetime.now():%Y-%m-%d-%H%M%S}")
     try:
-        moved = [_keep(folder, path, kept) for path in _learners_files(folder, lesson)]
-        receipt = _read_receipt(folder)
+        receipt = copies.read_receipt(folder)
+        moved = [_keep(folder, path, kept, receipt) for path in _learners_files(folder, lesson, parts)]
         for name, source in files:
-            _copy(source, folder / name)
-            receipt[name] = _fingerprint(source)
-        _write_receipt(folder, receipt)
+            copies.hand_out(source, folder / name)
+            receipt[name] = copies.fingerprint(source)
+        copies.write_receipt(folder, receipt)
     except OSError as error:
         raise _explained(folder, error) from error
     return kept if any(moved) else None
@@ -169,27 +194,31 @@ def _place(lesson: Lesson) -> Path:
     return Path("labs" if lesson.number else "assessment") / lesson.folder
 
 
-def _course_files(lesson: Lesson) -> Iterator[tuple[str, Path]]:
+def _places(lesson: Lesson, parts: tuple[Part, ...]) -> list[Path]:
+    """Where a lesson's parts stand: a notebook, a folder."""
+    where = {"lesson": Path("notebooks") / f"{lesson.folder}.ipynb", "lab": _place(lesson)}
+    return [where[part] for part in parts]
+
+
+def _course_files(lesson: Lesson, parts: tuple[Part, ...] = PARTS) -> Iterator[tuple[str, Path]]:
     """A lesson's files in the course, with the names they get in the learner's folder."""
     root = checkout()
-    notebook = root / "notebooks" / f"{lesson.folder}.ipynb"
-    lab = root / _place(lesson)
-    for path in [notebook, *sorted(lab.rglob("*"))]:
-        if path.is_file() and not _SKIPPED.intersection(path.parts):
-            yield path.relative_to(root).as_posix(), path
+    for place in (root / place for place in _places(lesson, parts)):
+        for path in [place, *sorted(place.rglob("*"))]:
+            if path.is_file() and not _SKIPPED.intersection(path.parts):
+                yield path.relative_to(root).as_posix(), path
 
 
-def _learners_files(folder: Path, lesson: Lesson) -> list[Path]:
+def _learners_files(folder: Path, lesson: Lesson, parts: tuple[Part, ...]) -> list[Path]:
     """Everything the learner has of a lesson, whatever they added."""
-    places = [folder / "notebooks" / f"{lesson.folder}.ipynb", folder / _place(lesson)]
-    return [place for place in places if place.exists()]
+    return [folder / place for place in _places(lesson, parts) if (folder / place).exists()]
 
 
-def _keep(folder: Path, path: Path, kept: Path) -> bool:
+def _keep(folder: Path, path: Path, kept: Path, receipt: dict[str, str]) -> bool:
     """Move a file or folder of the learner's under ``kept``, unless it holds nothing but the course's own text."""
-    pairs = [(p, checkout() / p.relative_to(folder)) for p in ([path] if path.is_file() else path.rglob("*"))]
-    files = [(own, course) for own, course in pairs if own.is_file() and not _SKIPPED.intersection(own.parts)]
-    if all(course.is_file() and _fingerprint(own) == _fingerprint(course) for own, course in files):
+    files = [p for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file()]
+    own = [p for p in files if not _SKIPPED.intersection(p.parts)]
+    if all(_is_of_the_course(p, p.relative_to(folder), receipt) for p in own):
         return False
     target = kept / path.relative_to(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -197,77 +226,10 @@ def _keep(folder: Path, path: Path, kept: Path) -> bool:
     return True
 
 
-def free_name(path: Path) -> Path:
-    """``path``, or with a number behind it when two fall into one second."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy one file so that it is there wholly or not at all, and may be written by its new owner.
-
-    A notebook comes without its outputs: a learner guesses first, and the stored figures would tell.
-    """
-    content = source.read_bytes()
-    replace_with_bytes(target, _without_outputs(content) if source.suffix == ".ipynb" else content)
-
-
-def _without_outputs(content: bytes) -> bytes:
-    try:
-        notebook = json.loads(content)
-        shown = [cell for cell in notebook["cells"] if cell.get("outputs")]
-        for cell in shown:
-            cell["outputs"], cell["execution_count"] = [], None
-    except (ValueError, KeyError, TypeError):
-        return content  # a damaged notebook goes as it is; opening it says what is wrong
-    return (json.dumps(notebook, ensure_ascii=False, indent=1) + "\n").encode() if shown else content
-
-
-def replace_with_bytes(target: Path, content: bytes) -> None:
-    """Write a file in one step: a reader, or a crash, sees the old content or the new one.
-
-    Raises:
-        OSError: If the folder cannot be made or written; nothing is left behind.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as partial:
-        try:
-            partial.write(content)
-            partial.close()
-            shutil.copymode(target, partial.name) if target.exists() else Path(partial.name).chmod(0o644)
-            os.replace(partial.name, target)
-        except BaseException:  # Ctrl-C too leaves no half-written file
-            Path(partial.name).unlink(missing_ok=True)
-            raise
-
-
-def _fingerprint(path: Path) -> str:
-    """A hash of what a person wrote: a notebook's cells without outputs and counters, another file's bytes."""
-    content = path.read_bytes()
-    if path.suffix == ".ipynb":
-        try:
-            cells = [[cell["cell_type"], "".join(cell["source"])] for cell in json.loads(content)["cells"]]
-            content = json.dumps(cells).encode()
-        except (ValueError, KeyError, TypeError):
-            pass  # a damaged notebook is compared byte by byte
-    return hashlib.sha256(content).hexdigest()
-
-
-def _read_receipt(folder: Path) -> dict[str, str]:
-    """What was copied from which version; empty when there is no readable receipt, which loses only the notice."""
-    try:
-        receipt = json.loads((folder / _RECEIPT).read_bytes())
-        return dict(receipt["files"]) if receipt["schema"] == _RECEIPT_SCHEMA else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _write_receipt(folder: Path, files: dict[str, str]) -> None:
-    text = json.dumps({"schema": _RECEIPT_SCHEMA, "files": dict(sorted(files.items()))}, indent=1)
-    replace_with_bytes(folder / _RECEIPT, text.encode())
+def _is_of_the_course(own: Path, name: Path, receipt: dict[str, str]) -> bool:
+    course = checkout() / name
+    is_current = course.is_file() and copies.fingerprint(own) == copies.fingerprint(course)
+    return is_current or copies.is_untouched(own, receipt.get(name.as_posix()))
 
 
 def _explained(folder: Path, error: OSError) -> WorkError:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from accelerando import catalog, work
+from accelerando import catalog, copies, work
 
 LESSON = catalog.find("scaling")
 NOTEBOOK = f"notebooks/{LESSON.folder}.ipynb"
@@ -89,26 +89,75 @@ def test_a_newer_course_version_is_told_and_not_copied(course: Path) -> None:
     (course / "work" / LAB).write_text(notebook("my answer"))
     (course / LAB).write_text(notebook("raise NotImplementedError  # a better question"))
     prepared = work.prepare()
-    assert prepared.newer == (LESSON,)
+    assert prepared.newer == (work.Newer(LESSON, ("lab",)),)
+    assert prepared.renewed == ()
     assert "my answer" in (course / "work" / LAB).read_text()
+
+
+def test_a_newer_lesson_alone_is_told_and_its_reset_leaves_the_lab(course: Path) -> None:
+    work.prepare()
+    for name in (NOTEBOOK, LAB):
+        (course / "work" / name).write_text(notebook("mine"))
+    (course / NOTEBOOK).write_text(notebook("2 + 2"))
+    (newer,) = work.prepare().newer
+    assert newer.parts == ("lesson",)
+    assert "`course reset 1 --lesson` brings it" in newer.sentence()
+    kept = work.reset(LESSON, newer.parts)
+    assert kept is not None
+    assert [p.name for p in kept.rglob("*") if p.is_file()] == [f"{LESSON.folder}.ipynb"]
+    assert "2 + 2" in (course / "work" / NOTEBOOK).read_text()
+    assert "mine" in (course / "work" / LAB).read_text()
+
+
+def test_an_untouched_copy_is_renewed_when_the_course_moves_on(course: Path) -> None:
+    work.prepare()
+    (course / NOTEBOOK).write_text(notebook("2 + 2", output="4"))
+    (course / DATA).write_text("a,b,c")
+    prepared = work.prepare()
+    assert set(prepared.renewed) == {NOTEBOOK, DATA}
+    assert prepared.newer == prepared.copied == ()
+    assert json.loads((course / "work" / NOTEBOOK).read_text())["cells"][0]["outputs"] == []
+    assert (course / "work" / DATA).read_text() == "a,b,c"
+    assert work.prepare().renewed == ()
+    (course / NOTEBOOK).write_text(notebook("3 + 3"))
+    assert work.prepare().renewed == (NOTEBOOK,)
+
+
+def test_outputs_of_the_learners_own_run_are_not_renewed_away(course: Path) -> None:
+    work.prepare()
+    (course / "work" / NOTEBOOK).write_text(notebook("1 + 1", output="my measurement"))
+    (course / NOTEBOOK).write_text(notebook("2 + 2"))
+    prepared = work.prepare()
+    assert prepared.renewed == ()
+    assert prepared.newer == (work.Newer(LESSON, ("lesson",)),)
+    assert "my measurement" in (course / "work" / NOTEBOOK).read_text()
+
+
+def test_a_copy_that_came_to_say_what_the_course_says_is_untouched_from_then_on(course: Path) -> None:
+    work.prepare()
+    for place in (course / "work" / LAB, course / LAB):
+        place.write_text(notebook("what both say"))
+    assert work.prepare().newer == ()
+    (course / LAB).write_text(notebook("a better question"))
+    assert work.prepare().renewed == (LAB,)
 
 
 def test_running_a_notebook_does_not_make_it_an_older_version(course: Path) -> None:
     work.prepare()
     (course / "work" / NOTEBOOK).write_text(notebook("1 + 1", output="2"))
     (course / NOTEBOOK).write_text(notebook("1 + 1", output="two"))
-    assert not work.has_newer(LESSON)
+    assert work.find_newer(LESSON) is None
 
 
 def test_an_edited_copy_of_the_current_version_is_not_called_old(course: Path) -> None:
     work.prepare()
     (course / "work" / LAB).write_text(notebook("my answer"))
-    assert not work.has_newer(LESSON)
+    assert work.find_newer(LESSON) is None
 
 
 def test_a_damaged_receipt_costs_only_the_notice(course: Path) -> None:
     work.prepare()
-    (course / "work" / work._RECEIPT).write_text("{]")
+    (course / "work" / copies.RECEIPT).write_text("{]")
     (course / "work" / LAB).write_text(notebook("my answer"))
     (course / LAB).write_text(notebook("another"))
     assert work.prepare().newer == ()
@@ -147,9 +196,9 @@ def test_reset_of_untouched_copies_keeps_nothing(course: Path) -> None:
 def test_reset_brings_the_newer_version_and_ends_the_notice(course: Path) -> None:
     work.prepare()
     (course / LAB).write_text(notebook("a better question"))
-    assert work.has_newer(LESSON)
-    work.reset(LESSON)
-    assert not work.has_newer(LESSON)
+    assert work.find_newer(LESSON) == work.Newer(LESSON, ("lab",))
+    assert work.reset(LESSON) is None  # an older version that nobody touched is not worth keeping
+    assert work.find_newer(LESSON) is None
     assert "better" in (course / "work" / LAB).read_text()
 
 
@@ -216,7 +265,7 @@ def test_an_interrupted_prepare_leaves_no_half_file_and_is_completed_later(
     monkeypatch.setattr(os, "replace", replace)
     assert len(work.prepare().copied) == 3 - len(files)
     (course / LAB).write_text(notebook("a better question"))
-    assert work.prepare().newer == (LESSON,)
+    assert work.prepare().renewed == (LAB,)
 
 
 def test_paths_in_the_learners_folder_are_the_learners(course: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from .. import catalog, figures, work
+from .. import catalog, copies, figures, work
 from ..cards import SIGNS
 from . import final_figures, verdict
 from .assess import Assessment
@@ -51,7 +51,7 @@ def write_results(assessment: Assessment, folder: Path, when: datetime) -> list[
         unfinished.mkdir()
         for name, text in texts.items():
             (unfinished / name).write_bytes(text.encode("utf-8", "replace"))
-        finished = work.free_name(folder / f"{kind}-{when:%Y-%m-%d-%H%M%S}")
+        finished = copies.free_name(folder / f"{kind}-{when:%Y-%m-%d-%H%M%S}")
         unfinished.rename(finished)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -11,11 +11,11 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog, work
+from .. import catalog, copies, work
 from .quiet import errors_to, last_line
 
 if TYPE_CHECKING:
@@ -49,27 +49,34 @@ def lab_command(browser: bool, port: int | None) -> int:
         return 130
 
 
-def reset_command(lab: str) -> int:
+def reset_command(lab: str, only: Collection[str] = ()) -> int:
     """Give the learner fresh copies of a lesson's notebook and lab, keeping dated ones of theirs.
+
+    Args:
+        lab: As `catalog.find` takes it.
+        only: "lesson" for the notebook alone, "lab" for the lab alone; both when left out.
 
     Returns:
         0, or 1 when there is nothing to copy or no such lab, 2 when the lab's name is unknown.
     """
+    parts = tuple(part for part in work.PARTS if part in only) or work.PARTS
     try:
         lesson = catalog.find(lab)
     except catalog.UnknownLab as error:
         return _fail(str(error), code=2)
     try:
-        kept = work.reset(lesson)
+        kept = work.reset(lesson, parts)
     except work.WorkError as error:
         return _fail(str(error))
     where = f"; yours is kept in {_short(kept)}" if kept else ""
-    _say(f"{_named(lesson)} is fresh again in {_short(work.work_folder())}{where}.")
+    what = _named(lesson, parts)
+    is_both = bool(lesson.number) and len(parts) > 1
+    _say(f"{what} {'are' if is_both else 'is'} fresh again in {_short(work.work_folder())}{where}.")
     return 0
 
 
-def _named(lesson: catalog.Lesson) -> str:
-    return f"Lesson {lesson.number} ({lesson.slug})" if lesson.number else "The final"
+def _named(lesson: catalog.Lesson, parts: tuple[work.Part, ...]) -> str:
+    return f"{' and '.join(parts).capitalize()} {lesson.number} ({lesson.slug})" if lesson.number else "The final"
 
 
 def is_free(port: int) -> bool:
@@ -133,7 +140,7 @@ def write_shortcut(folder: Path) -> None:
     try:
         if shortcut.exists() and _SHORTCUT_MARK not in shortcut.read_text(encoding="utf-8", errors="replace"):
             return
-        work.replace_with_bytes(shortcut, text.encode())
+        copies.replace_with_bytes(shortcut, text.encode())
         shortcut.chmod(0o755)
     except OSError:
         return
@@ -200,11 +207,11 @@ def _tell_prepared(prepared: work.Prepared) -> None:
     if prepared.copied:
         count = len(prepared.copied)
         _say(f"Copied {count} file{'s'[: count > 1]} into {_short(prepared.folder)}; from now on they are yours.")
-    for lesson in prepared.newer:
-        _say(
-            f"{_named(lesson)} has a newer version; yours was left alone. "
-            f"`./course reset {lesson.number or lesson.slug}` brings it and keeps a dated copy of yours."
-        )
+    if prepared.renewed:
+        count = len(prepared.renewed)
+        _say(f"Renewed {count} file{'s'[: count > 1]} that you had not touched: the course has a newer version.")
+    for found in prepared.newer:
+        _say(f"{_named(found.lesson, found.parts)}: {found.sentence('./course')}")
 
 
 def _short(path: Path) -> str:

@@ -20,7 +20,7 @@ class Row:
     notebook: str | None  # path in the learner's folder, None when it is not there
     lab: str | None
     gaps: tuple[machine.Missing, ...]  # what this machine lacks for it
-    has_newer: bool
+    newer: work.Newer | None  # what the course has newer than the learner's
 
     @property
     def lesson(self) -> Lesson:
@@ -143,7 +143,7 @@ def _row(lab: LabProgress, here: machine.Machine) -> Row:
         notebook=notebook if (folder / notebook).is_file() else None,
         lab=sheet if (folder / sheet).is_file() else None,
         gaps=machine.missing(here, lesson.needs),
-        has_newer=work.has_newer(lesson),
+        newer=work.find_newer(lesson),
     )
 
 

@@ -66,16 +66,21 @@ def test_reset_says_where_yours_is_kept(
     assert reset_command("scaling") == 0
     told = capsys.readouterr().out
     [kept] = (tmp_path / "work" / "kept").iterdir()
+    assert "Lesson and lab 1 (scaling) are fresh again" in told
     assert f"work/kept/{kept.name}/" in told
     assert reset_command("2") == 1
     assert "no notebook and no lab" in capsys.readouterr().err
 
 
 def test_a_newer_lesson_is_told_with_the_way_to_get_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    launch._tell_prepared(work.Prepared(tmp_path, ("a", "b"), (catalog.find("1"),)))
-    told = capsys.readouterr().out
-    assert "Copied 2 files" in told
-    assert "./course reset 1" in told
+    newer = work.Newer(catalog.find("1"), ("lesson",)), work.Newer(catalog.final(), ("lab",))
+    launch._tell_prepared(work.Prepared(tmp_path, ("a", "b"), ("c",), newer))
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("Copied 2 files")
+    assert told[1].startswith("Renewed 1 file that you had not touched")
+    assert told[2].startswith("Lesson 1 (scaling): The course has a newer lesson; yours was left alone.")
+    assert "`./course reset 1 --lesson`" in told[2]
+    assert "`./course reset final`" in told[3]
 
 
 def test_the_shortcut_leads_to_the_launcher_and_keeps_a_file_of_the_learners(
