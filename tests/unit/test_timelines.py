@@ -41,7 +41,7 @@ def test_with_cores_enough_the_events_follow_the_recursion(plan: Plan, every: in
 def test_no_pipeline_is_faster_than_its_bounds_and_few_are_much_slower(plan: Plan) -> None:
     plan = plan.changed(step_threads=min(plan.step_threads, plan.cores))
     least_s = max(bounds_s(plan).values())
-    assert simulate(plan).period_s >= 0.93 * least_s  # a window may begin in the middle of a rhythm
+    assert simulate(plan, 200).period_s >= 0.95 * least_s  # a window may begin in the middle of a rhythm
     if plan.workers and plan.prefetch > 1 and not plan.read_s and plan.step_threads == 1:
         assert simulate(plan, 200).period_s <= 1.1 * least_s
 
