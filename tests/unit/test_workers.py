@@ -100,7 +100,7 @@ def test_an_idle_worker_uses_no_processor_time(new_children: NewChildren):
         before = child.cpu_times()
         time.sleep(1.0)
         after = child.cpu_times()
-        assert after.user + after.system - before.user - before.system <= 0.2  # of one second: one that spins uses it all
+        assert after.user + after.system - before.user - before.system <= 0.2  # seconds of one: a spin takes all
 
 
 @pytest.mark.parametrize(
