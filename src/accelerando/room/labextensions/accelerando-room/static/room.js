@@ -1,4 +1,6 @@
-// A JupyterLab plugin, small enough to need no build step: a link in the top bar back to the course's page.
+// A JupyterLab plugin, small enough to need no build step: a link in the top bar back to the course's page, and the
+// word "Lesson" or "Lab" on the tab of each notebook. A lesson and its lab are files of one name (nbgrader wants the
+// lab's folder and file to be called alike), and a tab shows the file's name only.
 // JupyterLab loads this file and asks the container below for "./extension".
 (() => {
   let shared = null; // JupyterLab's own modules, by name and version
@@ -22,12 +24,35 @@
     return widget;
   }
 
+  // Marks the tab by an attribute and a style. The tab's label itself must stay as it is: who changes it renames the file.
+  function markTabs(shell) {
+    const words = { notebooks: "lesson", labs: "lab" };
+    for (const widget of shell.widgets("main")) {
+      const path = widget.context?.localPath ?? widget.context?.path ?? "";
+      const part = path.endsWith(".ipynb") ? words[path.split("/")[0]] : undefined;
+      if (part && widget.title.dataset["course-part"] !== part) {
+        widget.title.dataset = { ...widget.title.dataset, "course-part": part };
+      }
+    }
+  }
+
+  function tabStyle() {
+    const style = document.createElement("style");
+    const label = part => `.lm-TabBar-tab[data-course-part=${part}] .lm-TabBar-tabLabel::before`;
+    style.textContent = ["Lesson", "Lab"]
+      .map(word => `${label(word.toLowerCase())} { content: "${word} · "; font-weight: 600; }`)
+      .join("\n");
+    return style;
+  }
+
   const plugin = {
     id: "accelerando-room:course-link",
     autoStart: true,
     activate: async app => {
       const { Widget } = await load("@lumino/widgets");
       const { PageConfig } = await load("@jupyterlab/coreutils");
+      document.head.append(tabStyle());
+      app.shell.layoutModified.connect(() => markTabs(app.shell));
       app.shell.add(courseLink(Widget, PageConfig.getBaseUrl() + "accelerando"), "top", { rank: 1000 });
     }
   };
