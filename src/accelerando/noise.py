@@ -21,7 +21,7 @@ class MachineState:
 
     Attributes:
         steal_fraction: Share of all CPU time that the hypervisor gave to other guests, 0 to 1.
-        others_fraction: Share of all CPU time used by others than this process and its finished children, 0 to 1.
+        others_fraction: Share of all CPU time used by others than this process and all that it started, 0 to 1.
         load_1min: Load average of the last minute at the end of the interval.
         throttled: True if a CPU was slowed for heat, or this process for its quota, during the interval.
         frequency_mhz: Mean clock of the CPUs at the end of the interval.
@@ -73,8 +73,8 @@ class _Reading:
 def watch(root: Path = Path("/")) -> Iterator[Watch]:
     """Watch the machine while a block runs.
 
-    The counters are read twice, so watching costs a millisecond and disturbs nothing. An interval shorter than a few
-    clock ticks (10 ms each) says little, and the fractions are None when no tick passed.
+    The counters are read twice, so watching costs a few milliseconds and disturbs nothing. An interval shorter than a
+    few clock ticks (10 ms each) says little, and the fractions are None when no tick passed.
 
     Args:
         root: Where ``/proc`` and ``/sys`` are; tests bring their own.
@@ -95,6 +95,7 @@ def _read(root: Path) -> _Reading:
         used.ru_utime + used.ru_stime
         for used in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     )
+    own += linux.descendants_ticks(root) / os.sysconf("SC_CLK_TCK")
     return _Reading(linux.cpu_times(root), own, linux.throttle_events(root))
 
 

@@ -58,7 +58,6 @@ class FakeMachine:
         watch.state = noise.MachineState(0.0, self.others_fraction, 1.0, False, None)
 
     def decide(self, seed: int = 0, labels: np.ndarray | None = LABELS, budget_s: float = 45.0) -> Result:
-        # Real calls keep the sandbox busy, so experiments stand in where others' work matters.
         return speed.run(
             SpeedTask(SLOW, FAST, labels),
             QUESTION,
@@ -102,7 +101,9 @@ def test_too_noisy_to_tell_is_undecided_and_costs_no_more_than_the_budget() -> N
     machine = FakeMachine(baseline_s=4.0, candidate_s=4.0 / 1.4, spread=0.8)
     result = machine.decide()
     assert result.status == "undecided"
-    assert "grade again" in result.message
+    speed_at, accuracy_at = result.message.index("fast enough is too close to call"), result.message.index("Accuracy")
+    assert speed_at < accuracy_at  # nobody reads the doubt as one about accuracy
+    assert result.message.endswith("grade again.")
     assert machine.now_s < 1.5 * 45
 
 
@@ -127,11 +128,14 @@ def test_a_slow_machine_gets_more_time_for_the_fewest_pairs() -> None:
 
 def test_no_one_fails_for_speed_on_a_busy_machine() -> None:
     state = noise.MachineState(0.0, 0.6, 5.0, False, None)
-    slow = Result("tiny.quick", "failed", 0, 4, "0.9 times as fast.", {"is_slow": True})
+    slow = Result("tiny.quick", "failed", 0, 4, f"0.9 times as fast. {speed._BUSY}", {"is_slow": True})
     inaccurate = Result("tiny.quick", "failed", 0, 4, "accuracy lost", {})
     passed = Result("tiny.quick", "passed", 4, 4, "fast")
     assert [speed._excuse(r, state, "").status for r in (slow, inaccurate, passed)] == ["undecided", "failed", "passed"]
-    assert "other programs used 60% of this machine" in speed._excuse(slow, state, "").message
+    told = "0.9 times as fast. Meanwhile other programs used 60% of this machine, so it does not count. Close"
+    assert speed._excuse(slow, state, "").message.startswith(told)
+    learners_call = FakeMachine(candidate_s=2.0, others_fraction=0.6).decide()
+    assert (learners_call.status, "other programs used 60%" in learners_call.message) == ("undecided", True)
     calm = noise.MachineState(0.0, 0.01, 0.5, False, None)
     assert speed._excuse(slow, calm, "").status == "failed"
 

@@ -146,7 +146,7 @@ def test_drawn_machines_have_what_the_question_promises() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "the start itself"),
+        ({}, "`start` itself, unchanged"),
         ({"epochs": 1}, "No such setup: there is no 'epochs'"),
         ({"layout": "sideways"}, "No such setup"),
         ({"environment": {"LD_PRELOAD": "/tmp/mine.so"}}, "this task knows"),

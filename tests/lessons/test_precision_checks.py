@@ -180,7 +180,7 @@ def capable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "the start itself"),
+        ({}, "`start` itself, unchanged"),
         ({"epochs": 1}, "same steps"),
         ({"batch_size": 64}, "same steps"),
         ({"train_images": 100}, "not one of this task's switches"),

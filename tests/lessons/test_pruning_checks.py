@@ -170,7 +170,7 @@ def test_each_mistake_gets_the_sentence_that_fits_it(question: str, place: int, 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "the start itself"),
+        ({}, "`start` itself, unchanged"),
         ({"epochs": 5}, "a plan has no 'epochs'"),
         ({"config_list": [{"op_types": ["Linear"], "sparse_ratio": 0.5}]}, "keep its ten classes"),
         ({"method": "best"}, "No such plan"),

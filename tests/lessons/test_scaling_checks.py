@@ -147,7 +147,7 @@ def recipe(**changes: object) -> LocalSubmission:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "the start itself"),
+        ({}, "`start` itself, unchanged"),
         ({"epochs": 1}, "same images"),
         ({"train_images": 100}, "not one of this task's switches"),
         ({"precision": "bf16"}, "not one of this task's switches"),

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -289,6 +290,24 @@ def test_watch_measures_the_interval_and_not_the_time_since_boot(tmp_path: Path)
     assert watched.state.steal_fraction == pytest.approx(0.1)
     assert watched.state.throttled is None
     assert any("hypervisor took 10%" in words for words in watched.state.disturbances)
+
+
+def test_work_of_a_child_that_still_runs_is_not_blamed_on_others(tmp_path: Path) -> None:
+    files = {
+        "proc/self/task/5/children": "7 8 ",
+        "proc/7/task/7/children": "9",
+        "proc/7/stat": "7 (a name) with ) signs) R 1 7 7 0 -1 0 0 0 0 0 100 20 30 4 20 0 1",
+        "proc/9/stat": "9 (b) S 7 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 1",
+    }
+    assert linux.descendants_ticks(write(tmp_path, files)) == 100 + 20 + 30 + 4 + 3  # 8 has just ended
+    assert linux.descendants_ticks(tmp_path / "nothing") == 0
+    burn = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        seen = linux.descendants_ticks(Path("/"))
+        child.communicate(b"\n")
+    assert seen >= 0.25 * os.sysconf("SC_CLK_TCK")
 
 
 def test_own_work_is_not_blamed_on_others() -> None:

@@ -308,7 +308,7 @@ def faster_setup(sub: Submission, rng: np.random.Generator) -> SpeedTask:
     except ValueError as error:
         raise Wrong(f"No such setup: {error}.") from None
     if setup == setups.SLOW_SETUP:
-        raise Wrong("That is the start itself. Which of its settings did the lesson find to be slow here?")
+        raise Wrong("That is `start` itself, unchanged. Which of its settings did the lesson find to be slow here?")
     if reason := setups.why_not_here(setup):
         raise Wrong(f"This setup cannot be run on this machine: {reason}.")
     if machine.usable_cores() < 2:

@@ -321,7 +321,7 @@ def faster_recipe(sub: Submission, rng: np.random.Generator) -> SpeedTask:
         raise Wrong(f"No such recipe: {error}.") from None
     changed = {key: value for key, value in recipe.items() if value != task.SLOW_START[key]}
     if not changed:
-        raise Wrong("That is the start itself. Which of its settings did the lesson find to be slow here?")
+        raise Wrong("That is `start` itself, unchanged. Which of its settings did the lesson find to be slow here?")
     lacking = machine.missing(machine.probe(), ["bf16"])
     if lacking:
         raise NotMeasurableHere(f"{lacking[0].why}: nothing to gain. The decision of question 4 stands for it.")

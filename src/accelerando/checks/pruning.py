@@ -219,8 +219,8 @@ def _judge_removal(kind: str, report: "Report", expected: "Report", wanted: list
     for number, (shape, right) in enumerate(zip(report["shapes"], wanted, strict=True), 1):
         if shape != right:
             raise Wrong(
-                f"{kind}: weight {number} of {len(wanted)} has a shape that does not fit. Which channels come in, "
-                f"which go out, and how many inputs of a linear layer is one channel? {where}"
+                f"{kind}: expected {_shape(right)} for weight {number} of {len(wanted)}, found {_shape(shape)}. Which "
+                f"channels come in, which go out, and how many inputs of a linear layer is one channel? {where}"
             )
     if report.get("error"):
         raise Wrong(f"{kind}: the smaller model does not run: {str(report['error'])[:120]}. Do neighbours fit? {where}")
@@ -236,6 +236,10 @@ def _judge_removal(kind: str, report: "Report", expected: "Report", wanted: list
         )
     if report.get("is_trainable") is not True:
         raise Wrong(f"{kind}: a parameter can no longer be trained. Is it an `nn.Parameter`?")
+
+
+def _shape(sizes: list[int]) -> str:
+    return " x ".join(map(str, sizes)) if len(sizes) > 1 else f"{sizes[0]} numbers"
 
 
 def _is_close(found: Any, expected: "torch.Tensor") -> bool:
@@ -322,7 +326,9 @@ def pruning_plan(sub: Submission, rng: np.random.Generator) -> SpeedTask:
         raise Wrong(f"No such plan: {error}.") from None
     plan = {**lesson.START, **plan}
     if is_same(plan, lesson.START):
-        raise Wrong("That is the start itself. What of it can make a step faster at all? See *Half the weights*.")
+        raise Wrong(
+            "That is `start` itself, unchanged. What of it can make a step faster at all? See *Half the weights*."
+        )
     chosen = ", ".join(f"{name}: {share:.0%}" for name, share in shares.items())
     done = "removed" if plan["remove"] else "masked"
     return SpeedTask(

@@ -254,7 +254,8 @@ def _judge_model(kind: str, report: dict[str, Any], expected: dict[str, Any], ke
     pairs = list(zip(keeps, report["has_bias"], strict=True))
     lost, left = sum(keep and not has for keep, has in pairs), sum(has and not keep for keep, has in pairs)
     if lost:
-        raise Wrong(f"{kind}: {lost} bias(es) went that change the output. What runs right behind their layer? {where}")
+        went = "1 bias is gone that changes" if lost == 1 else f"{lost} biases are gone that change"
+        raise Wrong(f"{kind}: {went} the output. What runs right behind such a layer? {where}")
     modes = {"eval": "evaluation", "train": "training", "later": "evaluation after some training"}
     for mode, words in modes.items():
         if not _is_close(report.get(mode), expected[mode]):
@@ -263,7 +264,8 @@ def _judge_model(kind: str, report: dict[str, Any], expected: dict[str, Any], ke
                 f"and where does it keep that number? {where}"
             )
     if left:
-        raise Wrong(f"{kind}: {left} idle bias(es) are still there. Is every layer looked at? {where}")
+        still = "1 idle bias is" if left == 1 else f"{left} idle biases are"
+        raise Wrong(f"{kind}: {still} still there. Is every layer looked at? {where}")
     if report.get("is_trainable") is not True:
         raise Wrong(f"{kind}: a parameter can no longer be trained. Was `requires_grad` switched off?")
 
@@ -295,7 +297,7 @@ def faster_recipe(sub: Submission, rng: np.random.Generator) -> SpeedTask:
         raise Wrong(f"No such recipe: {error}.") from None
     changed = {key: value for key, value in recipe.items() if value != lesson.SLOW_START[key]}
     if not changed:
-        raise Wrong("That is the start itself. Which of its settings did the lesson find to be slow here?")
+        raise Wrong("That is `start` itself, unchanged. Which of its settings did the lesson find to be slow here?")
     return SpeedTask(
         baseline=Experiment(lesson.TRAIN_RECIPE, {"recipe": lesson.SLOW_START}),
         candidate=Experiment(lesson.TRAIN_RECIPE, {"recipe": {**lesson.SLOW_START, **recipe}}),

@@ -27,7 +27,7 @@ _STRETCH = 2.0  # a slow machine may take so many times the budget for the fewes
 _FIRST_RUN_LIMIT_S = 120.0
 _BUSY_OTHERS, _BUSY_STEAL = 0.15, 0.10  # shares of all CPU time
 _BUSY = "Close other programs and grade again."
-_NOISY = f"That is too close to call on this machine now. {_BUSY}"
+_NOISY = "Whether that is fast enough is too close to call on this machine now."
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,7 @@ def run(
     duel = _Duel(task, question, rng, clock, budget_s, on_pair)
     with watch() as watched:
         outcome = _hold(duel, open_side, seeds, submission)
-    state = watched.state
-    if needs_learner(task):  # the sandbox goes on running, so its work counts as other people's
-        state = replace(state, others_fraction=None)
-    return _excuse(outcome, state, summary=task.summary)
+    return _excuse(outcome, watched.state, summary=task.summary)
 
 
 def _hold(duel: "_Duel", open_side: OpenSide, seeds: Sequence[int], submission: Submission | None) -> Result:
@@ -157,12 +154,12 @@ def _hold(duel: "_Duel", open_side: OpenSide, seeds: Sequence[int], submission: 
         with open_side(task.baseline, seeds[1:], submission) as baseline:
             baseline_s = duel.plan(baseline)
             if FEWEST_PAIRS * 1.5 * baseline_s > 1.1 * _STRETCH * duel.budget_s:
-                message = f"one run of the start takes {baseline_s:.0f} s here, too long to compare. {_BUSY}"
+                message = f"One run of what you were given takes {baseline_s:.0f} s here, too long to compare. {_BUSY}"
                 return _result(question, "undecided", message)
             with open_side(task.candidate, seeds, submission) as candidate:
                 return duel.fight((baseline, candidate))
     except TooSlow:
-        message = f"one run of the start did not end within {_FIRST_RUN_LIMIT_S:.0f} s here. {_BUSY}"
+        message = f"One run of what you were given did not end within {_FIRST_RUN_LIMIT_S:.0f} s here. {_BUSY}"
         return _result(question, "undecided", message)
     except CandidateFailed as error:
         return _result(question, "failed", str(error), evidence={"is_slow": error.__cause__ is not None})
@@ -212,7 +209,7 @@ class _Duel:
             spent_s, pair_s = self.clock() - started_s, self.clock() - before_s
             is_last = len(self.log_ratios) >= self.planned or spent_s + pair_s > self._end_s()
             outcome = self._verdict(is_last)
-            self.on_pair(spent_s, f"{len(self.log_ratios)} of at most {self.planned} pairs")
+            self.on_pair(spent_s, f"{len(self.log_ratios)} of at most {self.planned} comparisons")
             if outcome.status != "undecided" or is_last:
                 return outcome
 
@@ -234,12 +231,14 @@ class _Duel:
         except TooSlow as slow:
             if not place:
                 raise
-            message = f"a run of yours did not end within {self.run_limit_s:.0f} s, four times what the start takes"
+            message = (
+                f"A run of yours did not end within {self.run_limit_s:.0f} s; what you were given takes a quarter."
+            )
             raise CandidateFailed(message) from slow
         except ExperimentFailed as error:
             if not place:
                 raise
-            raise CandidateFailed(f"your side gave no time: {error}") from None
+            raise CandidateFailed(f"Your version could not be timed: {error}") from None
         if place and self.task.examine is not None and found.returned is not None:
             self.task.examine(*found.returned)
         if not (math.isfinite(found.seconds) and found.seconds > 0):
@@ -264,11 +263,13 @@ class _Duel:
         told = _tell_speed(speed, len(self.log_ratios), announced)
         if speed.verdict == "not faster":
             evidence["is_slow"] = True
-            return _result(question, "failed", f"{told}. Where does the time of a step go now?", evidence)
+            return _result(question, "failed", f"{told} Where does the time go now?", evidence)
         is_fast = speed.verdict == "faster"
+        if not is_fast:
+            told += f" {_NOISY}"
         if not self.correct[0]:
             status: Status = "passed" if is_fast else "undecided"
-            return _result(question, status, told if is_fast else f"{told}. {_NOISY}", evidence)
+            return _result(question, status, told if is_fast else f"{told} {_BUSY}", evidence)
         margin = question.margin if question.margin is not None else 0.01
         accuracy = stats.paired_non_inferiority(np.stack(self.correct[0]), np.stack(self.correct[1]), margin)
         before, after = (float(np.mean(side)) for side in self.correct)
@@ -279,25 +280,24 @@ class _Duel:
             "accuracy_interval": list(accuracy.interval),
             "margin": margin,
         }
-        told += f"; accuracy {after:.1%}, at the start {before:.1%}"
+        told += f" Accuracy {after:.1%}, and {before:.1%} with what you were given."
         points = f"{100 * margin:g} points of accuracy"
         if accuracy.verdict == "lost" and (is_fast or is_last):
             return _result(
-                question, "failed", f"{told}. At most {points} may be lost. Which of your changes costs it?", evidence
+                question, "failed", f"{told} At most {points} may be lost. Which of your changes costs it?", evidence
             )
         if is_fast and accuracy.verdict == "kept":
             return _result(question, "passed", told, evidence)
-        doubt = f"Whether no more than {points} are lost is too close to call: grade again." if is_fast else _NOISY
-        return _result(question, "undecided", f"{told}. {doubt}", evidence)
+        doubt = f"Whether no more than {points} are lost is too close to call: grade again." if is_fast else _BUSY
+        return _result(question, "undecided", f"{told} {doubt}", evidence)
 
 
 def _tell_speed(speed: stats.SpeedDecision, pairs: int, announced: float) -> str:
+    made = f"{pairs} comparison{'s'[: pairs > 1]}"
     if not math.isfinite(speed.interval[1]):
-        return (
-            f"{pairs} pairs of runs fitted into the time, too few to say how fast it is (wanted: {announced:g} times)"
-        )
+        return f"{made} fitted into the time: too few to say how fast it is (wanted: {announced:g} times as fast)."
     low, high = speed.interval
-    return f"{speed.ratio:.2f} times as fast ({low:.2f} to {high:.2f}, {pairs} pairs of runs; wanted: {announced:g})"
+    return f"{speed.ratio:.2f} times as fast ({low:.2f} to {high:.2f} by {made}; wanted: {announced:g})."
 
 
 def _correct(run: Run, labels: NDArray, *, is_candidate: bool) -> NDArray[np.bool_]:
@@ -320,7 +320,8 @@ def _excuse(outcome: Result, state: noise.MachineState, summary: str) -> Result:
     if (state.steal_fraction or 0) > _BUSY_STEAL:
         disturbed.append(f"its host kept {state.steal_fraction:.0%} of its time")
     if disturbed and (outcome.status == "undecided" or (outcome.status == "failed" and is_slow)):
-        message = f"{outcome.message} ({' and '.join(disturbed)} meanwhile, so it does not count: grade again)"
+        told = outcome.message.removesuffix(_BUSY).rstrip()
+        message = f"{told} Meanwhile {' and '.join(disturbed)}, so it does not count. {_BUSY}"
         return replace(outcome, status="undecided", message=message, evidence=evidence)
     return replace(outcome, evidence=evidence)
 

@@ -179,6 +179,20 @@ def cpu_times(root: Path) -> CpuTimes | None:
     return CpuTimes(total=sum(ticks), busy=sum(ticks) - idle - ticks[7], steal=ticks[7])
 
 
+def descendants_ticks(root: Path, process: str = "self") -> int:
+    """Clock ticks that the processes below one have computed so far, with those that they have waited for.
+
+    What has ended and was waited for by ``process`` itself is not in it. 0 where this system does not list children.
+    """
+    found = 0
+    for listed in root.glob(f"proc/{process}/task/*/children"):
+        for child in (read_text(listed) or "").split():
+            fields = (read_text(root / "proc" / child / "stat") or "").rpartition(")")[2].split()
+            found += sum(int(field) for field in fields[11:15])  # utime stime cutime cstime
+            found += descendants_ticks(root, child)
+    return found
+
+
 def throttle_events(root: Path) -> int | None:
     """Return how often CPUs were slowed for heat or by their control group's quota; None if nothing counts it."""
     counts = [
