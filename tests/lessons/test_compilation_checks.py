@@ -124,6 +124,20 @@ def test_the_function_that_is_handed_out_is_the_reference_and_is_cut() -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize(
+    ("mistake", "question"),
+    [
+        ("the level is detached before it is used", "On which two ways does `hidden` reach the result"),
+        ("the mean of nothing is not a number", "What is the mean of no numbers"),
+        ("every update is divided, short ones too", "What happens to an update that is short enough?"),
+    ],
+)
+def test_the_question_is_about_the_mistake_that_was_made(mistake: str, question: str) -> None:
+    (wrong,) = [wrong for wrong in mistakes.UPDATES if wrong.mistake == mistake]
+    outcome = judge("compilation.mended_update", submission(wrong.code), 1)
+    assert question in outcome.message
+
+
 def test_the_task_can_be_learned_and_no_two_seeds_are_the_same_task() -> None:
     runs = {seed: np.asarray(probes.train_plainly(seed)["predictions"]) for seed in (1, 2)}
     labels = probes.held_out_labels().numpy()

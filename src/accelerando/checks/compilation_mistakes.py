@@ -79,6 +79,10 @@ UPDATES = (
     WrongAnswer("the mean over all numbers", _update(level="(hidden * positive).mean()")),
     WrongAnswer("the level keeps its gradient", _update(second="level")),
     WrongAnswer(
+        "the level is detached before it is used",
+        _update(level="((hidden * positive).sum() / positive.sum().clamp(min=1)).detach()"),
+    ),
+    WrongAnswer(
         "the compiler is told to leave it alone",
         """
 @torch.compiler.disable
