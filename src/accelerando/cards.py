@@ -1,11 +1,13 @@
 """The card that tells a learner what came of one question, in a notebook or as text."""
 
 import html
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .submission import Result
 
+_SECTION = re.compile(r"(?<=See |see |ion )\*([^*<>]+)\*")  # of the lesson, as messages name it
 SIGNS = {
     "passed": ("✓", "#1a7f37"),
     "failed": ("✗", "#b42318"),
@@ -27,6 +29,7 @@ def as_html(result: "Result") -> str:
     message = html.escape(result.message)
     for tick in ("<code>", "</code>") * (message.count("`") // 2):
         message = message.replace("`", tick, 1)
+    message = _SECTION.sub(r"<i>\1</i>", message)
     return (
         f'<div style="border-left:4px solid {colour};padding:.5em .9em;margin:.3em 0;line-height:1.45">'
         f'<b style="color:{colour}">{sign} {html.escape(result.status)}</b> '

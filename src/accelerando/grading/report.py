@@ -1,4 +1,4 @@
-"""Shows a report to a person: one line per question with the sentence that helps, then the sum."""
+"""Shows a report to a person: each question with its points, below it the sentence that helps, then the sum."""
 
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from .score import Report
 
+_WIDEST = 100  # columns: longer lines are hard to read
+_SAYS_NO_MORE = "right"  # than the sign does
 _STYLES = {
     "passed": "green",
     "failed": "red",
@@ -30,21 +32,24 @@ def print_report(report: "Report", console: "Console") -> None:
     from rich.text import Text
 
     console.print(Text.assemble((report.title, "bold"), f"  ·  {report.notebook}"), soft_wrap=True)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    console.print()
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.width = min(console.width, _WIDEST)
     table.add_column(no_wrap=True)
-    table.add_column(max_width=34)
-    table.add_column(justify="right", no_wrap=True)
     table.add_column(ratio=1)
+    table.add_column(justify="right", no_wrap=True)
     for result in report.results:
         style = _STYLES[result.status]
-        message = result.message if result.status in ("passed", "failed") else f"{result.status}: {result.message}"
-        title = catalog.question(result.question).title
-        table.add_row(
-            Text(SIGNS[result.status][0], style), Text(title), f"{result.points}/{result.maximum}", Text(message)
-        )
+        title = Text(catalog.question(result.question).title, "bold")
+        if result.status not in ("passed", "failed"):
+            title.append(f"  {result.status}", style)
+        table.add_row(Text(SIGNS[result.status][0], style), title, f"{result.points}/{result.maximum}")
+        if result.message != _SAYS_NO_MORE:
+            table.add_row("", Text(result.message), "")
     console.print(table)
+    console.print()
     for warning in report.warnings:
-        console.print(Text(f"note: {warning}", "yellow"), soft_wrap=True)
+        console.print(Text(f"note: {warning}", "yellow"))
     console.print(
         Text.assemble(
             (f"{report.points} of {report.maximum} points", "bold"),
