@@ -45,16 +45,44 @@ def test_a_guess_is_compared_with_what_was_measured() -> None:
     assert "measured: **never**. You expected less" in widgets.compare_guess("claim", float("inf"), "times")
 
 
-def test_the_quiz_answers_at_once_and_writes_the_line_for_the_lab() -> None:
+def test_the_quiz_answers_when_asked_to_and_writes_the_line_for_the_lab() -> None:
     shown = widgets.quiz("scaling")
-    radios, questions = parts(shown.widget, ipw.RadioButtons), quizzes.read("scaling")
+    radios, buttons = parts(shown.widget, ipw.RadioButtons), parts(shown.widget, ipw.Button)
+    questions, said = quizzes.read("scaling"), parts(shown.widget, ipw.HTML)
     assert all(radio.value is None for radio in radios)
-    for radio, question in zip(radios, questions, strict=True):
+    assert all(button.disabled for button in buttons)  # nothing is chosen yet
+    for radio, button, question in zip(radios, buttons, questions, strict=True):
         radio.value = question.right
-    line = parts(shown.widget, ipw.HTML)[-1].value
+        assert not any("Right" in words.value for words in said[2 * questions.index(question) + 1 :])
+        button.click()
+        assert radio.disabled
+        assert button.disabled
+    line = said[-1].value
+    assert line.startswith("8 of 8 at the first try")
     found: dict[str, object] = {}
     exec(line.partition("<code>")[2].partition("</code>")[0], found)  # what a reader pastes
     assert found["quiz"] == {question.id: question.right for question in questions}
+
+
+def test_a_wrong_answer_asks_for_another_and_cannot_be_given_twice() -> None:
+    shown = widgets.quiz("scaling")
+    radio, button = parts(shown.widget, ipw.RadioButtons)[0], parts(shown.widget, ipw.Button)[0]
+    question, said = quizzes.read("scaling")[0], parts(shown.widget, ipw.HTML)
+    wrong, other = [key for key in question.choices if key != question.right][:2]
+    radio.value = wrong
+    button.click()
+    assert f"✗ {wrong}) Not quite." in said[1].value
+    assert "will stand here" in said[-1].value
+    assert button.disabled
+    assert not radio.disabled
+    radio.value = other
+    assert not button.disabled
+    radio.value = wrong
+    assert button.disabled
+    radio.value = question.right
+    button.click()
+    assert f"✓ {question.right}) Right." in said[1].value
+    assert said[-1].value.startswith("7 to go")
 
 
 def test_the_quiz_says_why_a_choice_is_wrong_and_never_which_is_right() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from accelerando import costs, figures, quizzes
@@ -125,7 +125,9 @@ def compare_guess(name: str, measured: float, unit: str = "") -> str:
 
 
 def quiz(lesson: str) -> Shown:
-    """A lesson's quiz: choose, learn at once why it is right or wrong, and take the answers to the lab.
+    """A lesson's quiz: choose, answer, learn why it is right or wrong, and take what is right to the lab.
+
+    Why stands there only after the answer, and a wrong one asks for another thought: it cannot be given twice.
 
     Args:
         lesson: As `catalog.find` takes it.
@@ -133,21 +135,14 @@ def quiz(lesson: str) -> Shown:
     import ipywidgets as ipw
 
     questions = quizzes.read(lesson)
-    chosen: dict[str, str] = {}
-    line = ipw.HTML(_answers_line(chosen, len(questions)))
-    boxes: list[Any] = []
-    for number, question in enumerate(questions, 1):
-        options = [(f"{key}) {choice.text}", key) for key, choice in question.choices.items()]
-        choice = ipw.RadioButtons(options=options, value=None, layout=ipw.Layout(width="auto"))
-        why = ipw.HTML()
+    tries: dict[str, list[str]] = {question.id: [] for question in questions}
+    line = ipw.HTML(_answers_line(questions, tries))
 
-        def answer(change: Mapping[str, Any], question: quizzes.QuizQuestion = question, why: Any = why) -> None:
-            chosen[question.id] = change["new"]
-            why.value = explain(question, change["new"])
-            line.value = _answers_line(chosen, len(questions))
+    def take(question: quizzes.QuizQuestion, key: str) -> None:
+        tries[question.id].append(key)
+        line.value = _answers_line(questions, tries)
 
-        choice.observe(answer, "value")
-        boxes += [ipw.HTML(f"<b>{number}. {html.escape(question.text)}</b>"), choice, why]
+    boxes = [_ask(number, question, take) for number, question in enumerate(questions, 1)]
     still = "".join(
         f"<p><b>{number}. {html.escape(question.text)}</b><br>"
         + "<br>".join(f"{key}) {html.escape(choice.text)}" for key, choice in question.choices.items())
@@ -157,10 +152,33 @@ def quiz(lesson: str) -> Shown:
     return Shown(ipw.VBox([*boxes, line]), None, still)
 
 
+def _ask(number: int, question: quizzes.QuizQuestion, take: Callable[[quizzes.QuizQuestion, str], None]) -> Any:
+    """One question as a widget; ``take`` is given each answer."""
+    import ipywidgets as ipw
+
+    options = [(f"{key}) {choice.text}", key) for key, choice in question.choices.items()]
+    choice = ipw.RadioButtons(options=options, value=None, layout=ipw.Layout(width="auto"))
+    button, why = ipw.Button(description="answer", disabled=True), ipw.HTML()
+    given: set[str] = set()
+
+    def allow(_: object) -> None:
+        button.disabled = choice.value in given
+
+    def answer(_: object) -> None:
+        given.add(choice.value)
+        why.value = explain(question, choice.value)
+        button.disabled, choice.disabled = True, choice.value == question.right
+        take(question, choice.value)
+
+    choice.observe(allow, "value")
+    button.on_click(answer)
+    return ipw.VBox([ipw.HTML(f"<b>{number}. {html.escape(question.text)}</b>"), choice, button, why])
+
+
 def explain(question: quizzes.QuizQuestion, key: str) -> str:
     """Why a choice is right or wrong, as HTML; words and sign, not colour alone."""
     is_right = key == question.right
-    colour, sign = ("#1a7f37", "✓ Right.") if is_right else ("#b42318", "✗ Not quite.")
+    colour, sign = ("#1a7f37", f"✓ {key}) Right.") if is_right else ("#b42318", f"✗ {key}) Not quite.")
     return (
         f'<div style="border-left:4px solid {colour};padding-left:.7em;margin:.2em 0 .8em">'
         f'<b style="color:{colour}">{sign}</b> '
@@ -168,10 +186,17 @@ def explain(question: quizzes.QuizQuestion, key: str) -> str:
     )
 
 
-def _answers_line(chosen: Mapping[str, str], total: int) -> str:
-    if not chosen:
-        return "Your answers will stand here, as a line for the lab."
-    pairs = ", ".join(f'"{key}": "{value}"' for key, value in chosen.items())
-    left = total - len(chosen)
-    note = "For the lab's last question:" if not left else f"{left} to go. So far:"
+def _answers_line(questions: Sequence[quizzes.QuizQuestion], tries: Mapping[str, Sequence[str]]) -> str:
+    """The right answers so far as a line of code, and how many came at once."""
+    found = [question for question in questions if question.right in tries[question.id]]
+    if not found:
+        return "What you answer right will stand here, as a line for the lab."
+    pairs = ", ".join(f'"{question.id}": "{question.right}"' for question in found)
+    left = len(questions) - len(found)
+    at_once = sum(len(tries[question.id]) == 1 for question in found)
+    note = (
+        f"{left} to go. So far:"
+        if left
+        else f"{at_once} of {len(found)} at the first try. For the lab's last question:"
+    )
     return f"{note}<br><code>quiz = {{{html.escape(pairs, quote=False)}}}</code>"
