@@ -1,0 +1,172 @@
+"""One slow hop in a ring, predicted and measured between real ranks; and when a tree is the better way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from accelerando import collectives, costs, measure, ranks
+from accelerando.lessons import Budget
+from accelerando.lessons.multi_gpu.topologies import Pair, predict_paced_s
+
+RANKS = 4
+TELL = "accelerando.lessons.multi_gpu.on_ranks:pace"
+LATENCY_S, FAST, SLOW = 2e-3, costs.Link(2e-3, 6.4e6), costs.Link(2e-3, 0.8e6)
+"""Links that ranks of this machine play: slow enough that what gloo itself takes hardly counts. NVLink and PCIe differ as much."""
+LONG_BYTES, SHORT_BYTES = 256 * 1024, 256
+SLOW_HOPS = {"four fast hops": (), "one slow hop": (3,), "two slow hops": (1, 3), "four slow hops": (0, 1, 2, 3)}
+"""Case -> ranks whose link to their right neighbour is slow."""
+
+
+def links_of(slow: Sequence[int]) -> dict[Pair, costs.Link]:
+    """All links between `RANKS` ranks; a slow hop is slow in both directions."""
+    pairs = {frozenset((rank, (rank + 1) % RANKS)) for rank in slow}
+    return {(a, b): SLOW if frozenset((a, b)) in pairs else FAST for a in range(RANKS) for b in range(RANKS) if a != b}
+
+
+def cases() -> dict[str, tuple[str, int, tuple[int, ...]]]:
+    """What is run: label -> algorithm, bytes, slow hops."""
+    rings = {label: ("ring", LONG_BYTES, slow) for label, slow in SLOW_HOPS.items()}
+    both = {f"{name}, short": (name, SHORT_BYTES, ()) for name in ("ring", "tree")}
+    return rings | {"tree, long": ("tree", LONG_BYTES, ())} | both
+
+
+def predict_cases_s() -> dict[str, float]:
+    """Seconds of each case by the cost model."""
+    return {
+        label: predict_paced_s(collectives.ALGORITHMS[algorithm](RANKS), size, links_of(slow))
+        for label, (algorithm, size, slow) in cases().items()
+    }
+
+
+@dataclass(frozen=True)
+class PacedRings:
+    """All-reduces over links that differ.
+
+    Args:
+        predicted_s: Case -> seconds.
+        measured_s: Case -> median seconds; empty when nothing was measured.
+        is_right: All sums were right.
+    """
+
+    predicted_s: dict[str, float]
+    measured_s: dict[str, float]
+    is_right: bool
+
+    @property
+    def slowdown(self) -> float:
+        """How many times longer the ring takes with one slow hop, measured where it was measured."""
+        times = self.measured_s or self.predicted_s
+        return times["one slow hop"] / times["four fast hops"]
+
+    def pairs_ms(self, labels: Sequence[str]) -> dict[str, tuple[float, float | None]]:
+        """Case -> predicted and measured milliseconds."""
+        return {
+            label: (1e3 * self.predicted_s[label], 1e3 * self.measured_s[label] if label in self.measured_s else None)
+            for label in labels
+        }
+
+    def sentence(self) -> str:
+        """What this run showed."""
+        times = self.measured_s or self.predicted_s
+        fast, one, four = (times[label] for label in ("four fast hops", "one slow hop", "four slow hops"))
+        ratio = FAST.bandwidth_bytes_per_s / SLOW.bandwidth_bytes_per_s
+        how = "Measured between real ranks" if self.measured_s else "Predicted only (the smoke budget starts no ranks)"
+        told = (
+            f"{how}: with one hop that is {ratio:g} times slower, the ring takes {measure.duration(one)} in place of "
+            f"{measure.duration(fast)}, **{one / fast:.1f} times as long**. With all four hops slow it takes "
+            f"{measure.duration(four)}"
+        )
+        if one > 0.85 * four:
+            return f"{told}: the three fast hops save next to nothing."
+        return f"{told}, so here the fast hops did save something: this machine was busy, look at the prediction."
+
+    def tree_sentence(self) -> str:
+        """Which algorithm won for which size."""
+        times = self.measured_s or self.predicted_s
+        short = {name: times[f"{name}, short"] for name in ("ring", "tree")}
+        long = {"ring": times["four fast hops"], "tree": times["tree, long"]}
+        how = "Measured" if self.measured_s else "Predicted"
+        return (
+            f"{how} on {RANKS} ranks: "
+            + "; ".join(
+                f"{size}, ring {measure.duration(found['ring'])}, tree {measure.duration(found['tree'])}: "
+                f"**{min(found, key=lambda name: found[name])}** wins"
+                for size, found in ((f"{SHORT_BYTES} bytes", short), (f"{LONG_BYTES // 1024} KB", long))
+            )
+            + "."
+        )
+
+
+def measure_rings(budget: Budget) -> PacedRings:
+    """Run every case between real ranks whose links are held back to a known speed; predictions only in smoke."""
+    if budget.name == "smoke":
+        return PacedRings(predict_cases_s(), {}, is_right=True)
+    payload = {
+        "cases": {label: [name, size, list(slow)] for label, (name, size, slow) in cases().items()},
+        "repeats": 3,
+    }
+    return read_rings(list(ranks.run(TELL, RANKS, payload=payload).values))
+
+
+def read_rings(values: Sequence[Mapping[str, Any]]) -> PacedRings:
+    """Put together what the ranks told: an all-reduce is over when the last rank has the sum."""
+    measured = {
+        label: float(np.median(np.max([value["seconds"][label] for value in values], axis=0))) for label in cases()
+    }
+    return PacedRings(predict_cases_s(), measured, all(value["is_right"] for value in values))
+
+
+def predict_nccl_s(algorithm: str, message_bytes: float, world_size: int, link: costs.Link) -> float:
+    """Predict an all-reduce as NCCL makes it, over equal links.
+
+    Its ring is that of lesson 7. Its tree is two binary trees over the same ranks, each for half of the tensor: inner
+    in one, a leaf in the other, a rank sends about two tensors in all; and as pieces follow each other closely, the bandwidth part is paid once,
+    and the latency once for every level, up and down.
+
+    Args:
+        algorithm: "ring" or "tree".
+        message_bytes: Of the tensor.
+        world_size: At least 2.
+        link: Between any two.
+
+    Source:
+        S. Jeaugey (2019), Massively scale your deep learning training with NCCL 2.4; P. Sanders, J. Speck, J. L. Träff
+        (2009), Two-tree algorithms for full bandwidth broadcast, reduction and scan.
+    """
+    if algorithm == "ring":
+        return costs.predict_ring_all_reduce_s(round(message_bytes), world_size, link)
+    if algorithm != "tree":
+        raise ValueError(f"algorithm is {algorithm!r}: say ring or tree")
+    return 2 * math.ceil(math.log2(world_size)) * link.latency_s + 2 * message_bytes / link.bandwidth_bytes_per_s
+
+
+def predict_crossover_bytes(world_size: int, link: costs.Link) -> float:
+    """Predict the size of tensor up to which NCCL's tree is faster than its ring.
+
+    Args:
+        world_size: At least 2.
+        link: Between any two.
+
+    Returns:
+        Bytes; 0.0 where the ring is never slower.
+    """
+    saved_steps = 2 * (world_size - 1) - 2 * math.ceil(math.log2(world_size))
+    return saved_steps * link.latency_s * link.bandwidth_bytes_per_s * world_size / 2
+
+
+def crossover_sentence(link: costs.Link) -> str:
+    """Where the tree stops winning, for few and for many ranks."""
+    places = [f"{_size(predict_crossover_bytes(n, link))} on {n} ranks" for n in (8, 64, 512)]
+    return (
+        f"On links of {link.bandwidth_bytes_per_s / 1e9:g} GB/s and {measure.duration(link.latency_s)}, the tree is "
+        f"predicted to win up to {', '.join(places)}. The more ranks, the more a ring pays for its many steps."
+    )
+
+
+def _size(number: float) -> str:
+    return f"{number / 1e9:,.3g} GB" if number >= 1e9 else f"{number / 1e6:,.3g} MB"
