@@ -1,4 +1,4 @@
-"""The experiments of the lessons, one module each. Lessons do not import each other."""
+"""The experiments of the lessons, one package each. Lessons do not import each other."""
 
 import os
 from dataclasses import dataclass
