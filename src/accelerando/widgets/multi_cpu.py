@@ -31,6 +31,8 @@ class Knobs:
         serial_share: Part of an image's time that threads do not shorten.
         message_bytes: All gradients.
         link: Between two ranks.
+        fixed_s: Of a step, whatever the batch; no slider.
+        image_s: Of one image on one core; no slider.
     """
 
     cores: int
@@ -38,6 +40,8 @@ class Knobs:
     serial_share: float
     message_bytes: int
     link: costs.Link
+    fixed_s: float
+    image_s: float
 
 
 def layout_words(cells: Cells, knobs: Knobs) -> str:

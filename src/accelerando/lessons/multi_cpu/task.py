@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -59,7 +58,7 @@ def check_layout(layout: Any) -> dict[str, Any]:
         if not (isinstance(found[key], str) and found[key] in allowed):
             raise ValueError(f"{key} is {str(found[key])[:40]!r}: it must be one of {', '.join(allowed)}")
     rate = found["learning_rate"]
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not (math.isfinite(rate) and 0 < rate <= 10):
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 10:
         raise ValueError(f"learning_rate is {str(rate)[:40]}: it must be a number above 0, at most 10")
     together = found["processes"] * found["batch"]
     if together > TRAIN_IMAGES:

@@ -26,6 +26,7 @@ from accelerando.lessons.multi_cpu.layouts import (
     setting,
     time_settings,
 )
+from accelerando.widgets.multi_cpu import Knobs
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class Map:
     def images_per_s(self, *, is_predicted: bool) -> dict[Layout, float]:
         """Layout -> images per second."""
         return {layout: BATCH / s for layout, s in (self.predicted_s if is_predicted else self.measured_s).items()}
+
+    def knobs(self) -> Knobs:
+        """Where the explorer's sliders start."""
+        cost = self.cost
+        return Knobs(self.cores, BATCH, cost.serial_share, cost.message_bytes, cost.link, cost.fixed_s, cost.image_s)
 
     def sentence(self) -> str:
         """What this run showed."""
@@ -124,3 +130,10 @@ def read_map(cores: int, layouts: Sequence[Layout], told: Mapping[str, Any]) -> 
     whole, threaded = (float(np.median(seconds[Layout(1, threads)])) for threads in (1, cores))
     cost = fit_cost(whole, float(np.median(fewer)), threaded, cores, costs.Link(*told["link"]), told["message_bytes"])
     return Map(cores, cost, predict_map(cost, cores), seconds)
+
+
+def predict_cells(knobs: Knobs) -> dict[tuple[int, int], float]:
+    """Predict images per second of the whole grid, for the explorer."""
+    cost = StepCost(knobs.fixed_s, knobs.image_s, knobs.serial_share, knobs.link, knobs.message_bytes)
+    predicted = predict_map(cost, knobs.cores, knobs.batch)
+    return {layout: knobs.batch / seconds for layout, seconds in predicted.items()}
