@@ -72,14 +72,9 @@ def main() -> int:
     for speed, row in rows.items():
         predicted_ms, measured_ms = row["predicted_s"] * 1e3, row["measured_median_s"] * 1e3
         print(f"{speed:>8}: predicted {predicted_ms:6.0f} ms, measured {measured_ms:6.0f} ms, {row['off_by']:+.1%}")
-    described = asdict(machine.probe())
-    for program in (*described["mpi"], *described["compilers"]):
-        program.pop("path")  # where somebody installed it is nobody's business
     record = {
         "schema": 1,
-        "machine": described,
-        "versions": ledger.versions(),
-        "commit": ledger.commit(),
+        **ledger.origin(),
         "message_bytes": MESSAGE_BYTES,
         "ranks": 2,
         "all_reduce": rows,

@@ -17,14 +17,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accelerando import ledger, machine
+from accelerando import ledger
 from accelerando.grading import final_task, tiers
 
 HERE = Path(__file__).parent
@@ -132,7 +131,7 @@ def main() -> None:
         found[name] = shares(draw, margin, options.sessions, place)
         for runs, said in found[name].items():
             print(f"| {name} | {runs} | {' | '.join(f'{100 * share:.1f} %' for share in said.values())} |", flush=True)
-    origin = {"schema": 1, "machine": asdict(machine.probe()), "versions": ledger.versions(), "commit": ledger.commit()}
+    origin = {"schema": 1, **ledger.origin()}
     results = {"sessions": options.sessions, "margin": MARGIN, "bank_accuracies": bank, "shares": found}
     RESULT.write_text(json.dumps(origin | results, indent=1, default=str) + "\n", encoding="utf-8")
 

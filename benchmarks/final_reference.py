@@ -181,7 +181,7 @@ def main() -> None:
         "threads": torch.get_num_threads(), "machine_state": asdict(watch.state),
     }  # fmt: skip
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    origin = {"schema": 1, "machine": asdict(machine.probe()), "versions": ledger.versions(), "commit": ledger.commit()}
+    origin = {"schema": 1, **ledger.origin()}
     options.output.write_text(json.dumps(origin | results, indent=1, default=str) + "\n", encoding="utf-8")
     print(json.dumps(summary, indent=1))
 

@@ -18,13 +18,13 @@ import re
 import secrets
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from accelerando import catalog, ledger, machine
+from accelerando import catalog, ledger
 from accelerando.grading import assess, final_task, sides
 from accelerando.grading.labs import LabCell, LabNotebook
 from accelerando.grading.trainer import SandboxTrainer
@@ -154,9 +154,8 @@ def main() -> None:
             cells, expected = every[name]
             done.append(session(name, cells, options.budget))
             say(f"{name}: {_landed(done[-1])}, expected {expected or 'none'}; {done[-1]['seconds']:.0f} s")
-            origin = {"machine": asdict(machine.probe()), "versions": ledger.versions(), "commit": ledger.commit()}
             sessions = [each for found in results["submissions"].values() for each in found]
-            results |= {"schema": 1, "reference_ratio": reference_ratios(sessions), **origin}
+            results |= {"schema": 1, "reference_ratio": reference_ratios(sessions), **ledger.origin()}
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
     print(table(results))

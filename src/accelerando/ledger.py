@@ -18,7 +18,7 @@ import subprocess
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,16 @@ def _plain_machine(machine: Any) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(json.dumps(_encoded(machine)))
     plain.pop(_KIND, None)
     return plain
+
+
+def origin() -> dict[str, Any]:
+    """Say where figures come from: this machine, without the folders of its programs, the versions and the commit."""
+    from accelerando import machine as hardware
+
+    described = asdict(hardware.probe())
+    for program in (*described["mpi"], *described["compilers"]):
+        program.pop("path")
+    return {"machine": described, "versions": versions(), "commit": commit()}
 
 
 def versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 
@@ -161,3 +162,9 @@ def test_commit_is_named_in_our_checkout_and_not_in_somebody_elses(tmp_path, mon
     (tmp_path / "ledger.py").write_text("")
     monkeypatch.setattr(ledger, "__file__", str(tmp_path / "ledger.py"))
     assert ledger.commit() is None
+
+
+def test_where_figures_come_from_names_no_folder() -> None:
+    told = json.dumps(ledger.origin())
+    assert ledger.origin()["versions"]["torch"] in told
+    assert not re.search(r'"(/|[A-Z]:\\\\)', told)
