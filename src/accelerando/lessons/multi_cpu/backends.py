@@ -53,6 +53,7 @@ class Backends:
         sent_bytes: Backend -> what the ranks gave to sockets for one all-reduce of the largest message, on average;
             None where the system does not count.
         steps: Model -> backend, or `SILENT` -> seconds of a training step in each round.
+        start_bytes: Memory of a rank's own before that: libraries, models.
         copy_bytes: What a rank's memory grew by with a copy of `SHARED_BYTES` of images.
         mapped_bytes: Likewise when all ranks mapped one file.
     """
@@ -62,6 +63,7 @@ class Backends:
     seconds: Mapping[int, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     sent_bytes: Mapping[str, float | None] = field(default_factory=dict)
     steps: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    start_bytes: float | None = None
     copy_bytes: float | None = None
     mapped_bytes: float | None = None
 
@@ -143,12 +145,13 @@ class Backends:
 
     def memory_sentence(self) -> str:
         """What a rank's own copy of the data costs."""
-        if self.copy_bytes is None or self.mapped_bytes is None:
+        if self.start_bytes is None or self.copy_bytes is None or self.mapped_bytes is None:
             return NOT_RUN
         return (
             f"{_size(SHARED_BYTES)} of images: with a copy of its own each rank grew by **{_size(self.copy_bytes)}**, "
             f"with the same file mapped by all of them by **{_size(max(0.0, self.mapped_bytes))}** (counted is memory "
-            "that belongs to one process alone)."
+            "that belongs to one process alone). Before that each rank had "
+            f"**{_size(self.start_bytes)}** of its own: libraries, models, buffers, once for every process."
         )
 
 
@@ -214,8 +217,10 @@ def read_backends(values: Sequence[Mapping[str, Any]]) -> Backends:
         seconds={int(size): both for size, both in first["seconds"].items()},
         sent_bytes=sent,
         steps=first["steps"],
-        copy_bytes=float(np.mean([value["memory"]["copy_bytes"] for value in values])),
-        mapped_bytes=float(np.mean([value["memory"]["mapped_bytes"] for value in values])),
+        **{
+            name: float(np.mean([value["memory"][name] for value in values]))
+            for name in ("start_bytes", "copy_bytes", "mapped_bytes")
+        },
     )
 
 

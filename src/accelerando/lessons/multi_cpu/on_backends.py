@@ -125,6 +125,7 @@ def _memory(shared_file: Path) -> dict[str, Any]:
     with_map = machine.process_memory(os.getpid())
     dist.barrier()
     return {
+        "start_bytes": start.uss_bytes,
         "copy_bytes": with_copy.uss_bytes - start.uss_bytes,
         "mapped_bytes": with_map.uss_bytes - start.uss_bytes,
         "is_same": is_same,
