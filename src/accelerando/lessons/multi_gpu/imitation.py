@@ -61,7 +61,8 @@ class ImitationStory:
         if not self.errors:
             return "*Nothing was measured: the smoke budget starts no ranks.*"
         lines = [
-            f"| what {self.place.ranks} real ranks do | the same as all images at once? | the same as their batches in turn? |",
+            f"| what {self.place.ranks} real ranks do | the same as all images at once? | the same as their "
+            f"batches in turn? |",
             "|---|---|---|",
         ]
         for name, error in self.errors.items():
@@ -74,7 +75,8 @@ class ImitationStory:
             return ""
         norms = ", ".join(f"{norm:.3g}" for norm in self.norms)
         return (
-            f"The ranks' gradients had the lengths {norms}; their average is {self.mean_norm:.3g} long. Who clips before "
+            f"The ranks' gradients had the lengths {norms}; their average is {self.mean_norm:.3g} long. Who "
+            f"clips before "
             f"averaging shortens each by another factor, and the average points elsewhere. torch's own SyncBatchNorm "
             f"here: {self.sync_said}"
         )

@@ -59,11 +59,13 @@ class LayerStory:
     def table(self) -> str:
         """Markdown: what one step would do to each layer, by plain SGD and by LARS."""
         lines = [
-            f"| layer | its weights' length | its gradient's length | moved by SGD, rate {self.rate:g} | moved by LARS, rate 1 |",
+            f"| layer | its weights' length | its gradient's length | moved by SGD, rate {self.rate:g} | "
+            f"moved by LARS, rate 1 |",
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| {one.name} | {one.weight_length:.3g} | {one.gradient_length:.3g} | {one.moved(self.rate):.2%} | {TRUST:.0%} |"
+            f"| {one.name} | {one.weight_length:.3g} | {one.gradient_length:.3g} | "
+            f"{one.moved(self.rate):.2%} | {TRUST:.0%} |"
             for one in self.layers
         ]
         return "\n".join(lines)
@@ -73,7 +75,8 @@ class LayerStory:
         most, least = (pick(self.layers, key=lambda one: one.moved(1.0)) for pick in (max, min))
         times = most.moved(1.0) / least.moved(1.0)
         return (
-            f"One rate for all moves {most.name} **{times:.1f} times as far** as {least.name}, measured in its own length. "
+            f"One rate for all moves {most.name} **{times:.1f} times as far** as {least.name}, measured in "
+            f"its own length. "
             "Whatever rate suits one of them, another gets too much or too little."
         )
 

@@ -32,16 +32,53 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("NCCL_DEBUG=INFO", "prints how ranks are connected", "every line below", "first, whenever it is slow or stuck"),
-    Setting("NCCL_DEBUG_SUBSYS", "which parts print (INIT, GRAPH, NET, ENV)", "fewer lines", "when INFO is too much"),
-    Setting("NCCL_SOCKET_IFNAME", "the interface for meeting, and for sockets", "`Bootstrap : Using ib0:…`", "several interfaces: `no socket interface found`, time-outs"),
-    Setting("NCCL_IB_HCA", "which InfiniBand cards", "`NET/IB : Using [0]mlx5_0:1/IB`", "cards that are down, or for storage only"),
-    Setting("NCCL_IB_DISABLE=1", "no InfiniBand: sockets", "`Using network Socket`, `via NET/Socket/0`", "to find out whether it is at fault; then take it away"),
-    Setting("NCCL_P2P_DISABLE=1", "GPUs do not read each other's memory", "`via SHM/direct`", "hangs inside a machine (virtualisation, IOMMU); then take it away"),
-    Setting("NCCL_NET_GDR_LEVEL", "how far card and GPU may be apart to talk directly", "`via NET/IB/0/GDRDMA`", "the card is nearest and GDRDMA is missing"),
-    Setting("NCCL_ALGO, NCCL_PROTO", "Ring, Tree, NVLS; Simple, LL, LL128", "in `NCCL_DEBUG_SUBSYS=TUNING`", "to measure; NCCL's own choice is rarely beaten"),
-    Setting("NCCL_TOPO_FILE, _DUMP_FILE", "reads or writes the topology as XML", "a file that `./course inspect topo-xml` reads", "virtual machines that hide their switches"),
-)  # fmt: skip
+    Setting(
+        "NCCL_DEBUG=INFO",
+        "prints how ranks are connected",
+        "every line below",
+        "first, whenever it is slow or stuck",
+    ),
+    Setting("NCCL_DEBUG_SUBSYS", "which parts print: INIT, GRAPH, NET, TUNING", "fewer lines", "INFO is too much"),
+    Setting(
+        "NCCL_SOCKET_IFNAME",
+        "the interface for meeting, and for sockets",
+        "`Bootstrap : Using ib0:…`",
+        "there are several: `no socket interface found`, time-outs",
+    ),
+    Setting(
+        "NCCL_IB_HCA", "which InfiniBand cards", "`NET/IB : Using [0]mlx5_0:1/IB`", "some are down, or for storage"
+    ),
+    Setting(
+        "NCCL_IB_DISABLE=1",
+        "no InfiniBand: sockets",
+        "`Using network Socket`, `via NET/Socket/0`",
+        "to find out whether it is at fault; then take it away",
+    ),
+    Setting(
+        "NCCL_P2P_DISABLE=1",
+        "GPUs do not read each other's memory",
+        "`via SHM/direct`",
+        "it hangs inside a machine (virtualisation, IOMMU); then take it away",
+    ),
+    Setting(
+        "NCCL_NET_GDR_LEVEL",
+        "how far card and GPU may be apart to talk directly",
+        "`via NET/IB/0/GDRDMA`",
+        "the card is near and GDRDMA is missing",
+    ),
+    Setting(
+        "NCCL_ALGO, NCCL_PROTO",
+        "Ring, Tree, NVLS; Simple, LL, LL128",
+        "lines of `NCCL_DEBUG_SUBSYS=TUNING`",
+        "to measure; NCCL's own choice is rarely beaten",
+    ),
+    Setting(
+        "NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE",
+        "reads or writes the topology as XML",
+        "a file that `./course inspect topo-xml` reads",
+        "virtual machines hide their switches",
+    ),
+)
 
 
 def settings_table() -> str:

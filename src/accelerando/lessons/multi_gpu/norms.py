@@ -43,7 +43,7 @@ class GhostBatchNorm(nn.BatchNorm1d):
 
 
 class SyncedBatchNorm(nn.BatchNorm1d):
-    """BatchNorm over the images of all ranks, by two all-reduces: `nn.SyncBatchNorm` for the CPU, where torch has none."""
+    """BatchNorm over the images of all ranks, by two all-reduces: `nn.SyncBatchNorm` for the CPU."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise: float32 (B, width), the same B on every rank."""
@@ -60,7 +60,9 @@ class SyncedBatchNorm(nn.BatchNorm1d):
 
 @torch.no_grad()
 def _keep(norm: nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor, count: int) -> None:
-    assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.momentum is not None
     norm.running_mean.lerp_(mean, norm.momentum)
     norm.running_var.lerp_(variance * count / max(1, count - 1), norm.momentum)
 
@@ -87,6 +89,11 @@ class NormStory:
     accuracy: dict[int, float]
     error: dict[int, float]
 
+    @property
+    def lost(self) -> float:
+        """Points lost with the fewest images on each rank, against the statistics of all."""
+        return 100 * (self.accuracy[max(self.accuracy)] - self.accuracy[min(self.accuracy)])
+
     def points(self) -> dict[str, tuple[float, float]]:
         """Label -> accuracy and its standard error."""
         return {self._label(each): (value, self.error[each]) for each, value in self.accuracy.items()}
@@ -96,7 +103,8 @@ class NormStory:
         few, synced = min(self.accuracy), max(self.accuracy)
         lost = self.accuracy[synced] - self.accuracy[few]
         told = (
-            f"The same {GLOBAL_BATCH} images in every step. With {few} on each rank: {self.accuracy[few]:.1%}; with the "
+            f"The same {GLOBAL_BATCH} images in every step. With {few} on each rank: "
+            f"{self.accuracy[few]:.1%}; with the "
             f"statistics of all ranks together: {self.accuracy[synced]:.1%}"
         )
         if lost <= 2 * math.hypot(self.error[few], self.error[synced]):
@@ -107,7 +115,8 @@ class NormStory:
             if self.accuracy[synced] - value <= 2 * math.hypot(self.error[each], self.error[synced])
         ]
         return (
-            f"{told}, **{100 * lost:.0f} points more**. From {min(enough)} images on a rank the loss cannot be told from "
+            f"{told}, **{100 * lost:.0f} points more**. From {min(enough)} images on a rank the loss cannot "
+            f"be told from "
             "chance."
         )
 

@@ -70,6 +70,16 @@ class OverlapStory:
             name: (1e3 * seconds, 1e3 * self.measured_s[name]) for name, seconds in self.predicted_s.items()
         }
 
+    def rows_ms(self) -> dict[str, tuple[float, list[tuple[float, float]]]]:
+        """For the figure: name of `CAPS_MB` -> milliseconds of backward, and when each message travels, predicted."""
+        return {
+            name: (
+                1e3 * self.backward_s,
+                [(1e3 * a, 1e3 * b) for a, b in spans(self.backward_s, sizes, self.link)],
+            )
+            for name, sizes in self.buckets.items()
+        }
+
     def sentence(self) -> str:
         """What this run showed."""
         one, many = (self.measured_s[name] for name in CAPS_MB)

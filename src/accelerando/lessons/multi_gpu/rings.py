@@ -16,7 +16,8 @@ from accelerando.lessons.multi_gpu.topologies import Pair, predict_paced_s
 RANKS = 4
 TELL = "accelerando.lessons.multi_gpu.on_ranks:pace"
 LATENCY_S, FAST, SLOW = 2e-3, costs.Link(2e-3, 6.4e6), costs.Link(2e-3, 0.8e6)
-"""Links that ranks of this machine play: slow enough that what gloo itself takes hardly counts. NVLink and PCIe differ as much."""
+"""Links that ranks of this machine play, slow enough that what gloo takes hardly counts; 8 times apart, as NVLink and
+PCIe are."""
 LONG_BYTES, SHORT_BYTES = 256 * 1024, 256
 SLOW_HOPS = {"four fast hops": (), "one slow hop": (3,), "two slow hops": (1, 3), "four slow hops": (0, 1, 2, 3)}
 """Case -> ranks whose link to their right neighbour is slow."""
@@ -125,8 +126,8 @@ def predict_nccl_s(algorithm: str, message_bytes: float, world_size: int, link: 
     """Predict an all-reduce as NCCL makes it, over equal links.
 
     Its ring is that of lesson 7. Its tree is two binary trees over the same ranks, each for half of the tensor: inner
-    in one, a leaf in the other, a rank sends about two tensors in all; and as pieces follow each other closely, the bandwidth part is paid once,
-    and the latency once for every level, up and down.
+    in one, a leaf in the other, a rank sends about two tensors in all; and as pieces follow each other closely, the
+    bandwidth part is paid once, and the latency once for every level, up and down.
 
     Args:
         algorithm: "ring" or "tree".

@@ -114,7 +114,8 @@ class RuleStory:
         if not self._is_lower(same):
             return (
                 f"In this run even the unchanged rate kept the accuracy ({same.accuracy:.1%} after {same.steps} steps "
-                f"against {first.accuracy:.1%} after {first.steps:,}): the belief survives here. The linear rule {kept}."
+                f"against {first.accuracy:.1%} after {first.steps:,}): the belief survives here. The linear "
+                f"rule {kept}."
             )
         return (
             f"{same.steps} steps in place of {first.steps:,}. With the rate unchanged **"
@@ -131,7 +132,10 @@ class RuleStory:
         error = 200 * math.hypot(cold.accuracy_error, warm.accuracy_error)
         told = f"16 times the rate: {cold.accuracy:.1%} from the first step on, {warm.accuracy:.1%} with warm-up"
         if gained > error:
-            return f"{told}. **Warm-up saved {gained:.0f} points**: what the weights cannot bear in the beginning, they can later."
+            return (
+                f"{told}. **Warm-up saved {gained:.0f} points**: what the weights cannot bear in the "
+                f"beginning, they can later."
+            )
         return f"{told}. In this run the difference is within chance."
 
     def limit_sentence(self) -> str:
@@ -159,7 +163,7 @@ class RuleStory:
 
 
 def measure_rules(budget: Budget, ways: Sequence[Way] = WAYS) -> RuleStory:
-    """Train every way through the same images; one process gets the batch of all ranks (`imitation` shows why it may).
+    """Train every way through the same images; one process gets the batch of all ranks, as `imitation` allows.
 
     Args:
         budget: How many images; in smoke two ways only, once each.

@@ -102,6 +102,11 @@ def text(machine: str) -> str:
     return (FOLDER / f"{MACHINES[machine][0]}.txt").read_text(encoding="utf-8")
 
 
+def texts() -> dict[str, str]:
+    """Every machine of `MACHINES` with its matrix, for the explorer."""
+    return {machine: text(machine) for machine in MACHINES}
+
+
 def slowest(hops: Sequence[str]) -> str:
     """Name the slowest of some links."""
     return min(hops, key=lambda name: wires.hop(name, "V100").bandwidth_bytes_per_s)
@@ -117,7 +122,9 @@ def predict_ring_s(topology: Topology, order: Sequence[int], message_bytes: floa
         gpu: Kind, as `wires.hop` takes it.
     """
     links = [wires.hop(name, gpu) for name in topology.hops(order)]
-    return predict_paced_s(collectives.ring(len(links)), message_bytes, dict(zip(_around(range(len(links))), links)))
+    return predict_paced_s(
+        collectives.ring(len(links)), message_bytes, dict(zip(_around(range(len(links))), links, strict=True))
+    )
 
 
 def predict_paced_s(schedule: collectives.Schedule, message_bytes: float, links: dict[Pair, costs.Link]) -> float:
@@ -141,12 +148,14 @@ def predict_paced_s(schedule: collectives.Schedule, message_bytes: float, links:
 def compare(message_bytes: float = 200e6) -> str:
     """Markdown: every machine's islands, its best ring, and what it costs to ring in the order of the numbers."""
     lines = [
-        f"| machine | islands | slowest hop, by number | slowest hop, best ring | {message_bytes / 1e6:g} MB by number | best ring |",
+        f"| machine | islands | slowest hop, by number | slowest hop, best ring | {message_bytes / 1e6:g} MB "
+        f"by number | best ring |",
         "|---|---|---|---|---|---|",
     ]
     for name, (_, gpu) in MACHINES.items():
         found = read(text(name))
-        assert found.ring is not None and found.islands is not None
+        assert found.ring is not None
+        assert found.islands is not None
         by_number = range(found.gpus)
         times = [predict_ring_s(found, order, message_bytes, gpu) for order in (by_number, found.ring)]
         groups = " ".join("{" + ",".join(map(str, island)) + "}" for island in found.islands) or "none"
@@ -164,8 +173,10 @@ def read_xml() -> str:
     links = {(a, b): f"NV{count}" for a, b, count in said["nvlinks"]}
     same = links == {pair: name for pair, name in matrix.links.items() if name.startswith("NV")}
     return (
-        f"NCCL's file names {said['gpus']} GPUs, {said['numa_nodes']} NUMA nodes, {said['pci_switches']} PCIe switches, "
-        f"{said['nics']} network card, and NVLinks between {', '.join(f'{a}–{b} ({n})' for (a, b), n in links.items())}: "
+        f"NCCL's file names {said['gpus']} GPUs, {said['numa_nodes']} NUMA nodes, {said['pci_switches']} "
+        f"PCIe switches, "
+        f"{said['nics']} network card, and NVLinks between "
+        f"{', '.join(f'{a}–{b} ({n})' for (a, b), n in links.items())}: "
         f"{'the same as' if same else 'NOT the same as'} the matrix above."
     )
 
