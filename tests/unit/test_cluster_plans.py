@@ -1,6 +1,7 @@
 """The cluster's words and numbers: speeds, nodes, command lines, traffic control. `tests/distributed` runs it."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -161,3 +162,11 @@ def test_slurms_files_are_all_in_the_clusters_folder() -> None:
     assert sum(path.startswith("/f/") for path in paths) == 7
     assert "SlurmUser=learner" in text
     assert "SlurmUser=root" in slurm.configuration(Path("/f"), NODES, is_root=True)
+
+
+def test_the_switch_keeps_its_address_when_a_node_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, ...]] = []
+    monkeypatch.setattr(network, "command", lambda *words: said.append(words))
+    network.lay_bridge()
+    made = next(words for words in said if "bridge" in words)
+    assert re.fullmatch(r"02(:[0-9a-f]{2}){5}", made[made.index("address") + 1]), "a bridge's own follows its cables"

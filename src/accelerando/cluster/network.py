@@ -8,6 +8,9 @@ from accelerando.cluster.hosts import Link, Node, login_address
 
 INTERFACE = "eth0"
 _BRIDGE = "bridge0"
+# Left alone, a bridge takes the address of one of its cables, and another one when that node is lost: the nodes that
+# are left then send to nobody until their neighbour tables have aged, a minute or more.
+_BRIDGE_MAC = "02:00:0a:4d:00:fe"
 _PREFIX = 24
 _LEAST_BURST_BYTES = 64 * 1024
 _BURST_S = 0.004  # on a busy machine the kernel comes back to a queue only after milliseconds: let it catch up
@@ -40,7 +43,7 @@ def inside(pid: int) -> tuple[str, ...]:
 def lay_bridge() -> None:
     """Make the switch, in the namespace of this process, with the login node on it."""
     command("ip", "link", "set", "lo", "up")
-    command("ip", "link", "add", _BRIDGE, "type", "bridge")
+    command("ip", "link", "add", _BRIDGE, "address", _BRIDGE_MAC, "type", "bridge")
     command("ip", "address", "add", f"{login_address()}/{_PREFIX}", "dev", _BRIDGE)
     command("ip", "link", "set", _BRIDGE, "up")
 
