@@ -201,6 +201,49 @@ def ring_all_reduce_sent_bytes(message_bytes: int, ranks: int) -> float:
     return 2 * (ranks - 1) / ranks * message_bytes
 
 
+@dataclass(frozen=True)
+class Work:
+    """What one rank computes and has to send in a data-parallel step, whatever the link.
+
+    Args:
+        forward_s: Seconds of one forward; at least 0.
+        backward_s: Seconds of one backward; at least 0.
+        message_bytes: All gradients; at least 0.
+    """
+
+    forward_s: float
+    backward_s: float
+    message_bytes: float
+
+    def __post_init__(self) -> None:
+        for name in ("forward_s", "backward_s", "message_bytes"):
+            _at_least(f"Work.{name}", getattr(self, name), 0)
+        _above("forward_s + backward_s", self.forward_s + self.backward_s, 0)
+
+
+def predict_link_efficiency(
+    work: Work, link: Link, ranks: int, *, overlap: float = 1.0, batches_per_message: int = 1
+) -> float:
+    """Predict the share of the time in which a rank computes, with as many images on each rank as on one alone.
+
+    Args:
+        work: Of one batch.
+        link: Between neighbours; messages go around a ring.
+        ranks: At least 1.
+        overlap: Share of the backward during which gradients travel, 0 to 1; at 0 the message waits for all of them.
+        batches_per_message: Batches whose gradients add up at home; only the last backward can hide the message.
+
+    Returns:
+        Above 0 to 1: what each of many ranks is worth, compared to one alone.
+    """
+    _share("overlap", overlap)
+    _at_least("batches_per_message", batches_per_message, 1)
+    _at_least("ranks", ranks, 1)
+    message_s = 2 * (ranks - 1) * _message_s(work.message_bytes / ranks, link)
+    computing_s = batches_per_message * (work.forward_s + work.backward_s)
+    return computing_s / (computing_s + max(0.0, message_s - overlap * work.backward_s))
+
+
 def predict_price(price_per_hour: float, step_s: float, steps: float = 1000, startup_s: float = 0.0) -> float:
     """Predict what a number of training steps costs on a machine that is billed by the second.
 
