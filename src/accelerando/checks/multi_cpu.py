@@ -189,7 +189,7 @@ def _judge_nobody(sub: Submission) -> None:
 @grades("multi_cpu.choose_layout", wrong=mistakes.LAYOUTS)
 def choose_layout(sub: Submission, rng: np.random.Generator) -> None:
     """Images per second, by the median, below the limit of the global batch, and the fewest processes among equals."""
-    example = [
+    example: list[Row] = [
         {"processes": 1, "threads": 4, "batch": 128, "seconds": [0.050, 0.051, 0.049]},
         {"processes": 2, "threads": 2, "batch": 64, "seconds": [0.040, 0.041, 0.120]},
         {"processes": 4, "threads": 1, "batch": 32, "seconds": [0.0395, 0.040, 0.041]},

@@ -1,5 +1,7 @@
 """The truth that lab 8 is judged by: a machine of two cores."""
 
+from typing import Any
+
 from accelerando.lessons.multi_cpu import task
 from accelerando.workers import Experiment
 
@@ -11,7 +13,13 @@ _CORES = 2
 def fake_training(experiment: Experiment) -> FakeRun:
     """A step costs something in itself; ranks on one core take turns; a rate is judged by what an image gets of it."""
     if experiment.target == task.PREPARE_BEST:
-        layout = {"processes": _CORES, "threads": 1, "pinning": "none", "learning_rate": 0.005, "batch": 16 // _CORES}
+        layout: dict[str, Any] = {
+            "processes": _CORES,
+            "threads": 1,
+            "pinning": "none",
+            "learning_rate": 0.005,
+            "batch": 16 // _CORES,
+        }
     else:
         layout = dict(experiment.arguments["layout"])
     together = layout["processes"] * layout["batch"]
