@@ -212,7 +212,7 @@ _DRAWN = (
 def _draw_rows(rng: np.random.Generator, kind: str) -> tuple[list[Row], int]:
     """Draw a map in which the usual shortcuts choose another layout than the rule does."""
     for _ in range(10_000):
-        rows = []
+        rows: list[Row] = []
         for processes in rng.permutation([1, 2, 4, 8]):
             threads = int(8 // processes)
             batch = int(rng.choice([16, 32, 64] if kind != _DRAWN[0] else [128 // int(processes)]))
