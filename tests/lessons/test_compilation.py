@@ -2,7 +2,9 @@
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,7 +14,20 @@ from torch import nn
 from accelerando import costs, machine, models, programs, torch_compile
 from accelerando.figures import compilation as pictures
 from accelerando.lessons import BUDGETS
-from accelerando.lessons.compilation import breaks, fusion, graphs, payback, shapes, toolchain
+from accelerando.lessons.compilation import (
+    breaks,
+    fusion,
+    graphs,
+    kernels,
+    payback,
+    race,
+    settings,
+    shapes,
+    sides,
+    subjects,
+    toolchain,
+    traffic,
+)
 from accelerando.widgets import compilation as explorers
 
 SMOKE = BUDGETS["smoke"]
@@ -105,7 +120,7 @@ def test_a_function_in_pieces_shows_all_its_graphs() -> None:
 
 def test_traffic_agrees_with_bytes_counted_by_hand() -> None:
     x, y = torch.randn(10, 5), torch.randn(5)
-    found = graphs.count_traffic(lambda x, y: torch.exp(x * y).reshape(50), x, y)
+    found = traffic.count_traffic(lambda x, y: torch.exp(x * y).reshape(50), x, y)
     assert found.operators == 2
     assert found.eager_bytes == (200 + 20 + 200) + (200 + 200)
     assert found.fused_bytes == 200 + 20 + 200
@@ -123,7 +138,7 @@ triton_poi_fused_mul_1 = async_compile.triton('triton_poi_fused_mul_1', '''
 import triton
 ''', device_str='cuda')
 """
-    first, second = graphs.read_kernels(source)
+    first, second = kernels.read_kernels(source)
     assert (first.name, first.language) == ("cpp_fused_add_0", "C++")
     assert first.text.startswith('extern "C"')
     assert (second.name, second.language, second.text) == ("triton_poi_fused_mul_1", "Triton", "import triton")
@@ -131,16 +146,15 @@ import triton
 
 @pytest.mark.skipif(not toolchain.find(machine.probe(), BUDGETS["quick"]).generates_code, reason="no C++ compiler")
 def test_a_chain_of_operators_becomes_one_kernel() -> None:
-    kernels = graphs.generate(breaks.chain, torch.randn(64))
-    assert len(kernels) == 1
-    assert kernels[0].language == "C++"
-    assert "#include" not in kernels[0].text
+    (kernel,) = kernels.generate(breaks.chain, torch.randn(64))
+    assert kernel.language == "C++"
+    assert "#include" not in kernel.text
 
 
-def fused(ratio: float, verdict: str, traffic: graphs.Traffic, tools: toolchain.Toolchain = WITH_CODE) -> fusion.Fusion:
+def fused(ratio: float, verdict: str, moved: traffic.Traffic, tools: toolchain.Toolchain = WITH_CODE) -> fusion.Fusion:
     measured = fusion.measure.compare(lambda: sum(range(500)), lambda: sum(range(500)), budget_s=0.05)
     found = replace(measured, ratio=ratio, interval=(ratio * 0.9, ratio * 1.1), verdict=verdict)
-    return fusion.Fusion(traffic, 5, found, tools)
+    return fusion.Fusion(moved, 5, found, tools)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +167,7 @@ def fused(ratio: float, verdict: str, traffic: graphs.Traffic, tools: toolchain.
     ],
 )
 def test_the_sentence_on_fusion_is_prepared_for_every_machine(ratio: float, verdict: str, words: str) -> None:
-    found = fused(ratio, verdict, graphs.Traffic(5, 500, 100))
+    found = fused(ratio, verdict, traffic.Traffic(5, 500, 100))
     assert words in found.sentence()
     assert "5.0 times" in found.prediction()
     assert "nothing to gain" in replace(found, toolchain=NO_CODE).sentence()
@@ -258,7 +272,7 @@ def test_break_even_refuses_a_step_of_no_time() -> None:
 def test_the_crossing_is_the_step_after_which_nobody_falls_behind_again(
     eager: list, compiled: list, expected: int | None
 ) -> None:
-    assert payback.crossing(eager, compiled) == expected
+    assert race.crossing(eager, compiled) == expected
 
 
 def paid(ratio: float, low: float, high: float, **more: object) -> payback.Payback:
@@ -270,7 +284,7 @@ def paid(ratio: float, low: float, high: float, **more: object) -> payback.Payba
         "compiled_step_s": 0.1 / ratio,
     }
     fields |= {"library_share": 0.5, "loss_difference": 1e-7, "toolchain": WITH_CODE, **more}
-    return payback.Payback(payback.GATES, ratio=ratio, interval=(low, high), **fields)
+    return payback.Payback(subjects.GATES, ratio=ratio, interval=(low, high), **fields)
 
 
 @pytest.mark.parametrize(
@@ -296,13 +310,13 @@ def test_the_ceiling_is_amdahls_limit_of_the_library_share() -> None:
     assert "2.00 of at most 2.0" in picture.words
 
 
-def race(crossed_at: int | None, found: payback.Payback) -> payback.Race:
+def raced(crossed_at: int | None, found: payback.Payback) -> race.Race:
     steps = np.arange(1, 301)
-    return payback.Race(found, steps, steps * 0.1, 10 + steps * 0.05, crossed_at)
+    return race.Race(found, steps, steps * 0.1, 10 + steps * 0.05, crossed_at)
 
 
 def test_the_race_is_told_whether_or_not_it_is_won() -> None:
-    won, lost = race(200, paid(2.0, 1.8, 2.2)), race(None, paid(0.9, 0.8, 0.95))
+    won, lost = raced(200, paid(2.0, 1.8, 2.2)), raced(None, paid(0.9, 0.8, 0.95))
     assert "ahead from step **200**" in won.sentence()
     assert "0% off" in won.sentence()
     assert "never" in lost.sentence()
@@ -311,8 +325,8 @@ def test_the_race_is_told_whether_or_not_it_is_won() -> None:
     assert "not within" in lost.picture().words
 
 
-@pytest.mark.parametrize("subject", payback.SUBJECTS, ids=lambda subject: subject.name)
-def test_every_subject_trains_alike_on_both_sides(subject: payback.Subject) -> None:
+@pytest.mark.parametrize("subject", subjects.SUBJECTS, ids=lambda subject: subject.name)
+def test_every_subject_trains_alike_on_both_sides(subject: subjects.Subject) -> None:
     found = payback.measure_payback(subject, SMOKE, NO_CODE)
     assert found.loss_difference < 1e-3
     assert 0 < found.library_share < 1
@@ -321,26 +335,26 @@ def test_every_subject_trains_alike_on_both_sides(subject: payback.Subject) -> N
 
 
 def test_convolutions_have_a_larger_library_share_than_gates() -> None:
-    gates, _, convolutions = (payback.measure_payback(subject, SMOKE, NO_CODE) for subject in payback.SUBJECTS)
+    gates, _, convolutions = (payback.measure_payback(subject, SMOKE, NO_CODE) for subject in subjects.SUBJECTS)
     assert convolutions.library_share > gates.library_share
 
 
 def test_a_short_race_in_this_process() -> None:
-    found = payback.measure_race(payback.GATES, SMOKE, NO_CODE)
+    found = race.measure_race(subjects.GATES, SMOKE, NO_CODE)
     assert len(found.steps) == len(found.eager_s) == len(found.compiled_s) == 10
     assert (np.diff(found.eager_s) > 0).all()
 
 
 def test_settings_that_generate_code_are_left_out_where_there_is_none() -> None:
-    found = payback.measure_settings(payback.GATES, SMOKE, NO_CODE)
+    found = settings.measure_settings(subjects.GATES, SMOKE, NO_CODE)
     assert [entry.setting.arguments["backend"] for entry in found] == ["eager", "aot_eager"]
-    assert sum(row.startswith("| `") for row in payback.settings_table(found).splitlines()) == 3
+    assert sum(row.startswith("| `") for row in settings.settings_table(found).splitlines()) == 3
 
 
-@pytest.mark.parametrize("target", ["steps_in_child", "settings_in_child"])
-def test_a_child_process_finds_its_target(target: str) -> None:
-    module = __import__(payback.HERE, fromlist=[target])
-    assert getattr(module, target) is getattr(payback, target)
+@pytest.mark.parametrize("function", [payback.steps_in_child, race.race_in_child, settings.settings_in_child])
+def test_a_child_process_finds_its_target(function: Callable[..., object]) -> None:
+    module, _, name = sides.target_of(function).partition(":")
+    assert getattr(import_module(module), name) is function
 
 
 def test_the_network_of_gates_is_what_its_sizes_say() -> None:

@@ -10,8 +10,8 @@ import torch
 
 from accelerando import counts, measure
 from accelerando.lessons import Budget
-from accelerando.lessons.compilation.graphs import Traffic, count_traffic
 from accelerando.lessons.compilation.toolchain import Toolchain
+from accelerando.lessons.compilation.traffic import Traffic, count_traffic
 
 
 @dataclass(frozen=True)
