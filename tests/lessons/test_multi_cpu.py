@@ -108,8 +108,15 @@ def test_the_races_sentence_fits_whatever_came_out() -> None:
 def test_pinning_all_ranks_to_one_core_is_told_as_a_factor() -> None:
     assert "**2.0 times as long**" in raced(0.02, 0.04).pinning_sentence()
     assert "hardly longer" in raced(0.02, 0.02).pinning_sentence()
+    assert "stood idle" not in raced(0.02, 0.02).pinning_sentence()
     cannot = race.Race(2, Layout(1, 2), Layout(2, 1), {"1 × 2": [0.02], race.FREE: [0.01]})
     assert "cannot pin" in cannot.pinning_sentence()
+
+
+def test_what_disturbed_a_measurement_stands_beside_it() -> None:
+    noisy = replace(raced(0.015, 0.04), disturbances=("other processes used 60% of the CPU time",))
+    assert "Meanwhile other processes used 60%" in noisy.sentence()
+    assert "Meanwhile" not in raced(0.015, 0.04).sentence()
 
 
 def told_map(factor: dict[Layout, float]) -> dict:
@@ -298,11 +305,11 @@ def test_smoke_starts_no_rank_and_says_so() -> None:
 
 
 def test_pictures_say_in_words_what_they_show() -> None:
-    heat = pictures.heat_maps({"measured": {(1, 1): 10.0, (2, 1): 20.0, (2, 2): 5.0}}, 2, "map")
+    heat = pictures.heat_maps({"measured": ({(1, 1): 10.0, (2, 1): 20.0, (2, 2): 5.0}, 2)}, "map")
     assert "2 × 1 20" in heat.words
     plans = {"good": sockets.cpus_of_ranks(NODES, 4), "all alike": [NODES[0][:2]] * 3}
     seats = pictures.seats(NODES, plans, "a machine")
-    assert "good: 0 cores idle, 0 with more than one rank, 0 ranks on two nodes" in seats.words
+    assert "good: 0 cores idle, 0 with more than one rank, 0 rank(s) on two nodes" in seats.words
     assert "all alike: 10 cores idle, 2 with more than one rank" in seats.words
     bars = pictures.bars({"a": (1.0, 0.9, 1.1), "b": (2.0, 0.0, math.inf)}, "bars", "x")
     assert bars.png.startswith(b"\x89PNG")

@@ -38,25 +38,25 @@ def bars(rows: Mapping[str, Interval], title: str, xlabel: str) -> Picture:
     return sheet.picture
 
 
-def heat_maps(maps: Mapping[str, Cells], cores: int, title: str) -> Picture:
+def heat_maps(maps: Mapping[str, tuple[Cells, int]], title: str) -> Picture:
     """Processes across, threads up: one panel for each map, on one scale of colours; the best cell has a frame.
 
     Args:
-        maps: Title of the panel -> images per second of each cell.
-        cores: Cells beyond the line have more threads than there are cores.
+        maps: Title of the panel -> images per second of each cell, and the cores that are there: cells with more
+            threads than that are marked.
         title: What is shown.
     """
     said = "; ".join(
         f"{name}: " + ", ".join(f"{p} × {t} {rate:,.0f}" for (p, t), rate in cells.items())
-        for name, cells in maps.items()
+        for name, (cells, _) in maps.items()
     )
-    most = max((rate for cells in maps.values() for rate in cells.values()), default=1.0)
-    rows = max((len({t for _, t in cells}) for cells in maps.values()), default=1)
+    most = max((rate for cells, _ in maps.values() for rate in cells.values()), default=1.0)
+    rows, columns = (max((len({cell[n] for cell in cells}) for cells, _ in maps.values()), default=1) for n in (1, 0))
     with draw(
         f"{title}, images per second, processes × threads. {said}",
-        panels=max(1, len(maps)), width=3.9 * max(1, len(maps)), height=1.5 + 0.44 * rows,
+        panels=max(1, len(maps)), width=(1.3 + 0.62 * max(4, columns)) * max(1, len(maps)), height=1.5 + 0.44 * rows,
     ) as sheet:  # fmt: skip
-        for axes, (name, cells) in zip(sheet.axes, maps.items(), strict=False):
+        for axes, (name, (cells, cores)) in zip(sheet.axes, maps.items(), strict=False):
             _heat_map(axes, cells, cores, most)
             axes.set(title=f"{title}, {name}" if len(maps) == 1 else name, xlabel="processes")
         sheet.axes[0].set_ylabel("threads of each")
@@ -174,7 +174,7 @@ def _who(plan: Sequence[Sequence[int]], nodes: Sequence[Sequence[int]], own: Map
     idle = sum(not ranks for ranks in own.values())
     crowded = sum(len(ranks) > 1 for ranks in own.values())
     split = sum(sum(bool(set(cpus) & set(node)) for node in nodes) > 1 for cpus in plan)
-    return f"{idle} cores idle, {crowded} with more than one rank, {split} ranks on two nodes"
+    return f"{idle} cores idle, {crowded} with more than one rank, {split} rank(s) on two nodes"
 
 
 def differences(rows: Mapping[str, Interval], margin: float, title: str) -> Picture:

@@ -94,11 +94,10 @@ def layout_explorer(predict: Predict, start: Knobs, measured: Cells) -> Shown:
             link=speeds[link.value],
         )  # fmt: skip
         cells = predict(knobs)
-        maps: dict[str, Cells] = {"predicted": cells}
+        maps = {f"predicted: {knobs.cores} cores, batch {knobs.batch}": (cells, knobs.cores)}
         if measured:
-            maps[f"measured here, batch {start.batch}"] = measured
-        title = f"{knobs.cores} cores, batch {knobs.batch}"
-        return pictures.heat_maps(maps, knobs.cores, title), layout_words(cells, knobs)
+            maps[f"measured here: {start.cores} cores, batch {start.batch}"] = (measured, start.cores)
+        return pictures.heat_maps(maps, "Images per second"), layout_words(cells, knobs)
 
     still, said = picture()
     shown, words = ipw.Image(value=still.png, format="png"), ipw.HTML(html.escape(said))

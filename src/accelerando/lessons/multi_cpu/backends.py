@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from accelerando import measure, ranks, stats, work
+from accelerando import measure, noise, ranks, stats, work
 from accelerando.backends import oneccl
 from accelerando.lessons import Budget
-from accelerando.lessons.multi_cpu.layouts import NOT_RUN, Ratio, compare
+from accelerando.lessons.multi_cpu.layouts import NOT_RUN, Ratio, compare, tell_disturbances
 
 TELL = "accelerando.lessons.multi_cpu.on_backends:tell"
 RANKS = 2
@@ -56,6 +56,7 @@ class Backends:
         start_bytes: Memory of a rank's own before that: libraries, models.
         copy_bytes: What a rank's memory grew by with a copy of `SHARED_BYTES` of images.
         mapped_bytes: Likewise when all ranks mapped one file.
+        disturbances: What else was known to take the cores meanwhile.
     """
 
     reason: str | None
@@ -66,6 +67,7 @@ class Backends:
     start_bytes: float | None = None
     copy_bytes: float | None = None
     mapped_bytes: float | None = None
+    disturbances: Sequence[str] = ()
 
     def curves(self) -> list[Curve]:
         """Times of this run; empty when nothing was measured."""
@@ -105,6 +107,7 @@ class Backends:
         return (
             f"oneCCL ({str(self.version).split()[0]}) against gloo, times as fast, 95 % intervals: {', '.join(told)}. "
             f"On these {RANKS} ranks {verdict}. {self._sent_sentence()}"
+            f"{tell_disturbances(self.disturbances)}"
         )
 
     def _sent_sentence(self) -> str:
@@ -190,7 +193,9 @@ def measure_backends(budget: Budget) -> Backends:
     pairs = 2 * budget.rounds + 1
     with _shared_file() as path:
         payload = {"sizes_bytes": list(SIZES_BYTES), "pairs": pairs, "rounds": budget.rounds, "shared_file": str(path)}
-        return read_backends(ranks.run(TELL, RANKS, payload=payload, time_limit_s=240.0).values)
+        with noise.watch() as watched:
+            values = ranks.run(TELL, RANKS, payload=payload, time_limit_s=240.0).values
+    return read_backends(values, watched.state.disturbances)
 
 
 @contextlib.contextmanager
@@ -204,7 +209,7 @@ def _shared_file() -> Iterator[Path]:
         yield path
 
 
-def read_backends(values: Sequence[Mapping[str, Any]]) -> Backends:
+def read_backends(values: Sequence[Mapping[str, Any]], disturbances: Sequence[str] = ()) -> Backends:
     """Put together what the ranks told."""
     first = values[0]
     sent: dict[str, float | None] = {}
@@ -221,6 +226,7 @@ def read_backends(values: Sequence[Mapping[str, Any]]) -> Backends:
             name: float(np.mean([value["memory"][name] for value in values]))
             for name in ("start_bytes", "copy_bytes", "mapped_bytes")
         },
+        disturbances=disturbances,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from accelerando import costs, ranks, stats
+from accelerando import costs, noise, ranks, stats
 from accelerando.lessons import Budget
 
 TIME = "accelerando.lessons.multi_cpu.on_layouts:time_settings"
@@ -93,16 +93,18 @@ def fit_cost(whole_s: float, fewer_s: float, threaded_s: float, cores: int, link
     return StepCost(fixed_s, image_s, min(1.0, max(0.0, serial)), link, message)
 
 
-def grid(cores: int) -> tuple[Layout, ...]:
+def grid(cores: int, most_processes: int = MOST_PROCESSES) -> tuple[Layout, ...]:
     """Layouts worth drawing: powers of two up to twice as many as cores, and the number of cores itself."""
     counts = sorted({cores, 2 * cores, *(2**power for power in range((2 * cores).bit_length()) if 2**power < cores)})
-    processes = [count for count in counts if count <= max(MOST_PROCESSES, 2)]
+    processes = [count for count in counts if count <= max(most_processes, 2)]
     return tuple(Layout(count, threads) for count in processes for threads in counts)
 
 
-def predict_map(cost: StepCost, cores: int, batch: int = BATCH) -> dict[Layout, float]:
+def predict_map(
+    cost: StepCost, cores: int, batch: int = BATCH, most_processes: int = MOST_PROCESSES
+) -> dict[Layout, float]:
     """Predict the whole grid: layout -> seconds of a step."""
-    return {layout: predict_step_s(cost, layout, batch, cores) for layout in grid(cores)}
+    return {layout: predict_step_s(cost, layout, batch, cores) for layout in grid(cores, most_processes)}
 
 
 @dataclass(frozen=True)
@@ -145,5 +147,16 @@ def setting(layout: Layout, cpus: Sequence[Sequence[int]] | None = None, batch: 
 def time_settings(settings: Sequence[Mapping[str, Any]], world_size: int, budget: Budget) -> dict[str, Any]:
     """Launch ranks once and let them time every setting in turns; see `on_layouts.time_settings`."""
     payload = {"settings": [dict(one) for one in settings], "rounds": budget.rounds, "sample_s": SAMPLE_S}
-    told: dict[str, Any] = ranks.run(TIME, world_size, payload=payload, time_limit_s=280.0).values[0]
-    return told
+    with noise.watch() as watched:
+        told: dict[str, Any] = ranks.run(TIME, world_size, payload=payload, time_limit_s=280.0).values[0]
+    return {**told, "disturbances": watched.state.disturbances}
+
+
+def tell_disturbances(found: Sequence[str]) -> str:
+    """Say what disturbed a measurement; empty when nothing is known to have done so."""
+    if not found:
+        return ""
+    return (
+        f" (Meanwhile {' and '.join(found)}: threads that wait for each other suffer from that more than processes do. "
+        "On a calm machine run it again.)"
+    )

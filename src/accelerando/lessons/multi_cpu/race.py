@@ -18,6 +18,7 @@ from accelerando.lessons.multi_cpu.layouts import (
     Ratio,
     compare,
     setting,
+    tell_disturbances,
     time_settings,
 )
 
@@ -33,12 +34,14 @@ class Race:
         threads: The layout with one process.
         processes: The layout with many.
         seconds: Name of a setting -> seconds of a step in each round; empty when nothing was measured.
+        disturbances: What else was known to take the cores meanwhile.
     """
 
     cores: int
     threads: Layout
     processes: Layout
     seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    disturbances: Sequence[str] = ()
 
     @property
     def ratio(self) -> Ratio:
@@ -71,7 +74,7 @@ class Race:
             "too close to call": "The interval holds 1, so this run does not tell who is faster. A single pair of "
             "numbers would have told you something, and it would have been chance.",
         }
-        return f"{start} {told[ratio.verdict]}"
+        return f"{start} {told[ratio.verdict]}{tell_disturbances(self.disturbances)}"
 
     def pinning_sentence(self) -> str:
         """What pinning did."""
@@ -86,11 +89,17 @@ class Race:
             "too close to call": "no difference can be told from chance: with as many processes as cores the system "
             "finds these places by itself",
         }
-        worse = f"{1 / same.middle:.1f} times as long" if same.middle < 0.95 else "hardly longer"
-        return (
+        told = (
             f"Each rank on its own cores: **{own}** as not pinned; {helped[own.verdict]}. All ranks on the same core: "
-            f"a step takes **{worse}**, and nothing raises an error or warns. {self.cores - 1} of {self.cores} cores "
-            f"stood idle."
+        )
+        if same.middle > 0.95:
+            return (
+                f"{told}a step takes hardly longer here. Others must have had the cores anyway: of {self.cores} cores "
+                "only one was used."
+            )
+        return (
+            f"{told}a step takes **{1 / same.middle:.1f} times as long**, and nothing raises an error or warns. "
+            f"{self.cores - 1} of {self.cores} cores stood idle."
         )
 
 
@@ -111,7 +120,7 @@ def measure_race(budget: Budget, cpus: Sequence[int], cores: int) -> Race:
         settings[OWN] = setting(processes, share(cpus, many))
         settings[SAME] = setting(processes, [list(cpus)[:1]] * many)
     told = time_settings(list(settings.values()), many, budget)
-    return Race(cores, threads, processes, dict(zip(settings, told["seconds"], strict=True)))
+    return Race(cores, threads, processes, dict(zip(settings, told["seconds"], strict=True)), told["disturbances"])
 
 
 def share(cpus: Sequence[int], count: int) -> list[list[int]]:

@@ -16,6 +16,7 @@ from accelerando.lessons.multi_cpu.layouts import (
     EXAMPLE_COST,
     EXAMPLE_MACHINE,
     FEWER,
+    MOST_PROCESSES,
     Layout,
     Ratio,
     StepCost,
@@ -24,6 +25,7 @@ from accelerando.lessons.multi_cpu.layouts import (
     grid,
     predict_map,
     setting,
+    tell_disturbances,
     time_settings,
 )
 from accelerando.widgets.multi_cpu import Knobs
@@ -38,12 +40,14 @@ class Map:
         cost: The four numbers of a step.
         predicted_s: Layout -> seconds.
         seconds: Layout -> seconds in each round; empty when nothing was measured.
+        disturbances: What else was known to take the cores meanwhile.
     """
 
     cores: int
     cost: StepCost
     predicted_s: Mapping[Layout, float]
     seconds: Mapping[Layout, Sequence[float]] = field(default_factory=dict)
+    disturbances: Sequence[str] = ()
 
     @property
     def measured_s(self) -> dict[Layout, float]:
@@ -96,7 +100,7 @@ class Map:
                 f"expected {self.predicted_s[worst] / self.predicted_s[expected]:.1f}. It thinks that waiting threads "
                 "cost nothing."
             )
-        return told
+        return told + tell_disturbances(self.disturbances)
 
 
 def _words(ratio: Ratio) -> str:
@@ -129,11 +133,11 @@ def read_map(cores: int, layouts: Sequence[Layout], told: Mapping[str, Any]) -> 
     seconds = dict(zip(layouts, taken, strict=True))
     whole, threaded = (float(np.median(seconds[Layout(1, threads)])) for threads in (1, cores))
     cost = fit_cost(whole, float(np.median(fewer)), threaded, cores, costs.Link(*told["link"]), told["message_bytes"])
-    return Map(cores, cost, predict_map(cost, cores), seconds)
+    return Map(cores, cost, predict_map(cost, cores), seconds, told.get("disturbances", ()))
 
 
 def predict_cells(knobs: Knobs) -> dict[tuple[int, int], float]:
-    """Predict images per second of the whole grid, for the explorer."""
+    """Predict images per second for the explorer, with a process for every core at most."""
     cost = StepCost(knobs.fixed_s, knobs.image_s, knobs.serial_share, knobs.link, knobs.message_bytes)
-    predicted = predict_map(cost, knobs.cores, knobs.batch)
+    predicted = predict_map(cost, knobs.cores, knobs.batch, max(MOST_PROCESSES, knobs.cores))
     return {layout: knobs.batch / seconds for layout, seconds in predicted.items()}
