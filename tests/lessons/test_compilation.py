@@ -36,11 +36,8 @@ WITH_CODE = toolchain.Toolchain("inductor")
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def no_graph_is_left(one_thread):
     yield
-    torch.set_num_threads(before)
     torch._dynamo.reset()
 
 

@@ -1,7 +1,6 @@
 """Lab 2's checks over many seeds: other right answers pass, mistakes never slip through, odd values end in words."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from accelerando.checks import compilation as checks
 from accelerando.checks import compilation_mistakes as mistakes
 from accelerando.grading import speed
 from accelerando.probes import compilation as probes
-from accelerando.submission import LocalSubmission, NotAnswered, SpeedTask, Wrong, find_check, judge
+from accelerando.submission import LocalSubmission, SpeedTask, find_check, judge
 
 ALTERNATIVES = {
     "compilation.break_even_step": """
@@ -188,28 +187,6 @@ def test_without_a_compiler_the_speed_is_not_measurable_and_the_rest_is_judged(m
     assert "no C++ compiler" in right.message
     wrong = judge("compilation.make_step", submission(mistakes.STEPS[0].code), 1)
     assert wrong.status == "failed"
-
-
-def test_the_quiz_counts_and_names_the_section_and_not_the_choice() -> None:
-    answers = {question.id: question.right for question in quizzes.read("compilation")}
-    rng = np.random.default_rng(0)
-    checks.quiz(LocalSubmission({"quiz": answers}), rng)
-    with pytest.raises(Wrong, match="7 of 8 are right") as error:
-        checks.quiz(LocalSubmission({"quiz": {**answers, "batch": "a"}}), rng)
-    assert "The last batch" in str(error.value)
-    with pytest.raises(NotAnswered):
-        checks.quiz(LocalSubmission({"quiz": {}}), rng)
-
-
-def test_every_place_that_a_message_points_to_is_a_heading_of_the_lesson() -> None:
-    import inspect
-
-    named = set(re.findall(r"See \*(.+?)\*", inspect.getsource(checks)))
-    named |= {question.section for question in quizzes.read("compilation")}
-    cells = json.loads((work.checkout() / "notebooks/02_compilation.ipynb").read_text(encoding="utf-8"))["cells"]
-    lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "markdown").splitlines()
-    assert len(named) >= 5
-    assert named <= {line.lstrip("#").strip() for line in lines if line.startswith("#")}
 
 
 ODD_VALUES = [

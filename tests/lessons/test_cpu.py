@@ -34,12 +34,7 @@ SMOKE = BUDGETS["smoke"]
 CACHES = {"L1d": machine.Cache(32 * 1024, 2), "L2": machine.Cache(2**20, 2)}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def point(key: int, seconds: float, first_s: float = 1.0) -> RoundPoint:

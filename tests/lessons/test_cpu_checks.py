@@ -1,5 +1,8 @@
 """Lab 3's checks over many seeds: other right answers pass, mistakes never slip through, and no input is shown."""
 
+import functools
+
+import answers
 import numpy as np
 import pytest
 import torch
@@ -70,30 +73,17 @@ def begin_worker(processes, cores, environ, load):
     ],
 }
 UNTIMED = tuple(ALTERNATIVES)
-
-
-def submission(code: str) -> LocalSubmission:
-    namespace: dict[str, object] = {"torch": torch}
-    exec(code, namespace)
-    return LocalSubmission(namespace)
+submission = functools.partial(answers.submission, torch=torch)
 
 
 @pytest.mark.parametrize("question", UNTIMED)
 def test_other_right_answers_pass_for_every_seed(question: str) -> None:
-    for code in ALTERNATIVES[question]:
-        for seed in range(15):
-            result = judge(question, submission(code), seed)
-            assert not isinstance(result, SpeedTask)
-            assert result.status == "passed", (seed, result.message)
+    answers.assert_right(question, map(submission, ALTERNATIVES[question]), seeds=15)
 
 
 @pytest.mark.parametrize("question", UNTIMED)
 def test_no_mistake_slips_through_for_any_seed(question: str) -> None:
-    for wrong in find_check(question).wrong:
-        for seed in range(15):
-            result = judge(question, submission(wrong.code), seed)
-            assert not isinstance(result, SpeedTask)
-            assert result.status == "failed", (wrong.mistake, seed)
+    answers.assert_no_mistake_slips_through(question, submission, seeds=15)
 
 
 @pytest.mark.parametrize(
@@ -187,22 +177,6 @@ def test_on_one_core_the_setup_is_judged_and_its_speed_is_not(monkeypatch: pytes
     assert not isinstance(result, SpeedTask)
     assert result.status == "not measurable here"
     assert judge("cpu.faster_setup", LocalSubmission({"faster_setup": dict}), 1).status == "failed"
-
-
-def test_every_place_that_a_message_or_the_quiz_points_to_is_a_heading_of_the_lesson() -> None:
-    import inspect
-    import json
-    import re
-
-    from accelerando import work
-    from accelerando.probes import cpu as probes
-
-    named = set(re.findall(r"See \*(.+?)\*", inspect.getsource(checks) + inspect.getsource(probes)))
-    named |= {question.section for question in quizzes.read("cpu")}
-    cells = json.loads((work.checkout() / "notebooks/03_cpu.ipynb").read_text(encoding="utf-8"))["cells"]
-    lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "markdown").splitlines()
-    assert len(named) >= 6
-    assert named <= {line.lstrip("#").strip() for line in lines if line.startswith("#")}
 
 
 ODD_VALUES = [

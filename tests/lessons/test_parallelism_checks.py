@@ -1,7 +1,8 @@
 """Lab 7's checks over many seeds: other right answers pass, mistakes never slip through, and no input is shown."""
 
-import linecache
+import functools
 
+import answers
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch.utils.data import DistributedSampler
 
 from accelerando import quizzes
 from accelerando.checks import parallelism as checks
-from accelerando.submission import LocalSubmission, SpeedTask, Wrong, find_check, judge
+from accelerando.submission import LocalSubmission, SpeedTask, Wrong, judge
 
 ALTERNATIVES = {
     "parallelism.ring_step": [
@@ -59,34 +60,18 @@ def first_that_fits(parameters, world_size, activation_bytes, memory_bytes):
 """,
     ],
 }
-
-
-def submission(code: str) -> LocalSubmission:
-    namespace: dict[str, object] = {"__name__": "__main__", "torch": torch, "dist": dist, "nn": nn}
-    namespace["DistributedSampler"] = DistributedSampler
-    file = f"<answer {hash(code)}>"
-    linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
-    exec(compile(code, file, "exec"), namespace)
-    return LocalSubmission(namespace)
+submission = functools.partial(answers.submission, torch=torch, dist=dist, nn=nn, DistributedSampler=DistributedSampler)
 
 
 @pytest.mark.parametrize("question", ALTERNATIVES)
 def test_other_right_answers_pass_for_every_seed(question: str) -> None:
-    for code in ALTERNATIVES[question]:
-        for seed in range(15):
-            result = judge(question, submission(code), seed)
-            assert not isinstance(result, SpeedTask)
-            assert result.status == "passed", (seed, result.message)
+    answers.assert_right(question, map(submission, ALTERNATIVES[question]), seeds=15)
 
 
 @pytest.mark.parametrize("question", ALTERNATIVES)
 def test_no_mistake_slips_through_for_any_seed(question: str) -> None:
-    for wrong in find_check(question).wrong:
-        for seed in range(15):
-            result = judge(question, submission(wrong.code), seed)
-            assert not isinstance(result, SpeedTask)
-            assert result.status == "failed", (wrong.mistake, seed)
-            assert "`find_" not in result.message
+    said = answers.assert_no_mistake_slips_through(question, submission, seeds=15)
+    assert not any("`find_" in message for message in said)
 
 
 def test_averaging_by_hand_after_the_last_batch_is_another_right_answer() -> None:
@@ -124,31 +109,6 @@ def test_bytes_are_judged_by_the_threshold_and_a_system_that_does_not_count_cost
         checks._judge_bytes(reports(120, 400), 4.0)
     with pytest.raises(checks.NotMeasurableHere):
         checks._judge_bytes(reports(None, None), 4.0)
-
-
-def test_the_quiz_counts_and_names_the_section_and_not_the_choice() -> None:
-    answers = {question.id: question.right for question in quizzes.read("parallelism")}
-    assert len(set(answers.values())) >= 3
-    result = judge("parallelism.quiz", LocalSubmission({"quiz": {**answers, "inner": "a"}}), 0)
-    assert not isinstance(result, SpeedTask)
-    assert "7 of 8 are right" in result.message
-    assert "From averaging by hand to DDP" in result.message
-
-
-def test_every_place_that_a_message_or_the_quiz_points_to_is_a_heading_of_the_lesson() -> None:
-    import inspect
-    import json
-    import re
-
-    from accelerando import work
-    from accelerando.probes import parallelism as probes
-
-    text = re.sub(r'"\s+f?"', "", inspect.getsource(checks) + inspect.getsource(probes))
-    named = set(re.findall(r"See \*(.+?)\*", text)) | {question.section for question in quizzes.read("parallelism")}
-    cells = json.loads((work.checkout() / "notebooks/07_parallelism.ipynb").read_text(encoding="utf-8"))["cells"]
-    lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "markdown").splitlines()
-    assert len(named) >= 5
-    assert named <= {line.lstrip("#").strip() for line in lines if line.startswith("#")}
 
 
 ODD_VALUES = [

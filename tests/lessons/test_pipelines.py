@@ -32,12 +32,7 @@ from accelerando.widgets.pipelines import COPIES, timeline_explorer, timeline_wo
 SMOKE = BUDGETS["smoke"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def noise_images(count: int) -> samples.ImageSet:

@@ -1,7 +1,6 @@
 """Lab 4's checks over many seeds: right answers pass, mistakes never slip through, garbage is told in words."""
 
 import ast
-import inspect
 import json
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from accelerando import quizzes, timelines, work
+from accelerando import timelines, work
 from accelerando.checks import pipelines as checks
 from accelerando.lessons.pipelines import lab
 from accelerando.submission import LearnerCall, LocalSubmission, SpeedTask, Wrong, find_check, judge
@@ -208,15 +207,6 @@ def test_noise_of_another_shape_or_spread_is_refused() -> None:
     ):
         found, message = status("fresh_noise", submission(code.format(answer)), 1)
         assert (found, words in message) == ("failed", True), message
-
-
-def test_every_place_that_a_message_points_to_is_a_heading_of_the_lesson() -> None:
-    named = set(re.findall(r"See \*(.+?)\*", inspect.getsource(checks)))
-    named |= {question.section for question in quizzes.read("pipelines")}
-    cells = json.loads((work.checkout() / "notebooks/04_pipelines.ipynb").read_text(encoding="utf-8"))["cells"]
-    lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "markdown").splitlines()
-    assert len(named) >= 6
-    assert named <= {line.lstrip("#").strip() for line in lines if line.startswith("#")}
 
 
 def test_the_code_that_the_lab_calls_buggy_is_the_first_mistake_of_its_question() -> None:

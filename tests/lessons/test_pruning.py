@@ -20,12 +20,7 @@ SMOKE = BUDGETS["smoke"]
 EXAMPLE = torch.zeros(2, 1, 12, 12)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def chain(widths: tuple[int, ...] = (12, 20), seed: int = 0) -> nn.Sequential:

@@ -15,12 +15,7 @@ from accelerando.workers import Experiment
 SMOKE = BUDGETS["smoke"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def curve(ratios: dict[int, float], cores: int) -> scaling.SpeedupCurve:

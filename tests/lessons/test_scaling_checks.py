@@ -1,6 +1,9 @@
 """Lab 1's checks over many seeds: other right answers pass, mistakes never slip through, and no input is shown."""
 
-import numpy as np
+import functools
+
+import answers
+import numpy as np  # noqa: F401 - odd values are made of it
 import pytest
 import torch
 from torch import nn
@@ -8,7 +11,7 @@ from torch import nn
 from accelerando import quizzes
 from accelerando.checks import scaling as checks
 from accelerando.probes import scaling as probes
-from accelerando.submission import LocalSubmission, NotAnswered, SpeedTask, Wrong, find_check, judge
+from accelerando.submission import LocalSubmission, SpeedTask, judge
 
 ALTERNATIVES = {
     "scaling.predict_time": [
@@ -73,30 +76,17 @@ def drop_idle_biases(model):
     ],
 }
 UNTIMED = ("scaling.predict_time", "scaling.share_cores", "scaling.cheapest_offer", "scaling.drop_idle_biases")
-
-
-def submission(code: str) -> LocalSubmission:
-    namespace: dict[str, object] = {"torch": torch, "nn": nn}
-    exec(code, namespace)
-    return LocalSubmission(namespace)
+submission = functools.partial(answers.submission, torch=torch, nn=nn)
 
 
 @pytest.mark.parametrize("question", UNTIMED)
 def test_other_right_answers_pass_for_every_seed(question: str) -> None:
-    for code in ALTERNATIVES[question]:
-        for seed in range(3 if "biases" in question else 25):
-            result = judge(question, submission(code), seed)
-            assert not isinstance(result, SpeedTask)
-            assert result.status == "passed", (seed, result.message)
+    answers.assert_right(question, map(submission, ALTERNATIVES[question]), seeds=3 if "biases" in question else 25)
 
 
 @pytest.mark.parametrize("question", UNTIMED)
 def test_no_mistake_slips_through_for_any_seed(question: str) -> None:
-    for wrong in find_check(question).wrong:
-        for seed in range(2 if "biases" in question else 25):
-            result = judge(question, submission(wrong.code), seed)
-            assert not isinstance(result, SpeedTask)
-            assert result.status == "failed", (wrong.mistake, seed)
+    answers.assert_no_mistake_slips_through(question, submission, seeds=2 if "biases" in question else 25)
 
 
 def test_a_learner_who_remembers_the_inputs_of_one_run_fails_the_next() -> None:
@@ -171,17 +161,6 @@ def test_the_start_is_timed_against_the_whole_recipe() -> None:
     assert len(task.labels) == 2000
 
 
-def test_the_quiz_counts_and_names_the_section_and_not_the_choice() -> None:
-    answers = {question.id: question.right for question in quizzes.read("scaling")}
-    rng = np.random.default_rng(0)
-    checks.quiz(LocalSubmission({"quiz": answers}), rng)
-    with pytest.raises(Wrong, match="7 of 8 are right") as error:
-        checks.quiz(LocalSubmission({"quiz": {**answers, "bias": "a"}}), rng)
-    assert "A bias that does nothing" in str(error.value)
-    with pytest.raises(NotAnswered):
-        checks.quiz(LocalSubmission({"quiz": {}}), rng)
-
-
 def test_the_models_of_the_question_show_every_kind_of_bias() -> None:
     kinds = [checks.keeps_bias(model) for model, _ in probes.models(3).values()]
     has = [
@@ -190,20 +169,6 @@ def test_the_models_of_the_question_show_every_kind_of_bias() -> None:
     ]
     lost = [sum(before) - sum(after) for before, after in zip(has, kinds, strict=True)]
     assert lost == [1, 2, 1, 1, 1, 0]
-
-
-def test_every_place_that_a_message_points_to_is_a_heading_of_the_lesson() -> None:
-    import inspect
-    import json
-    import re
-
-    from accelerando import work
-
-    named = set(re.findall(r"See \*(.+?)\*", inspect.getsource(checks)))
-    cells = json.loads((work.checkout() / "notebooks/01_scaling.ipynb").read_text(encoding="utf-8"))["cells"]
-    lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "markdown").splitlines()
-    assert len(named) >= 3
-    assert named <= {line.lstrip("#").strip() for line in lines if line.startswith("#")}
 
 
 ODD_VALUES = [

@@ -137,7 +137,7 @@ def speedups(
                 axis.set_major_formatter("{x:g}")
         else:
             axes.set_ylim(bottom=0)
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.locator_params(axis="x", integer=True)
         axes.legend()
     return sheet.picture
 

@@ -64,8 +64,9 @@ class CandidateFailed(Exception):
 def open_side(what: Experiment | LearnerCall, seeds: Sequence[int], submission: Submission | None) -> Iterator[Side]:
     """A side that really runs: an experiment in a process of its own, a learner's call in the sandbox."""
     if isinstance(what, Experiment):
-        arguments = {"target": what.target, "arguments": dict(what.arguments), "seeds": list(seeds)}
-        arguments["prepares"] = what.prepares
+        arguments = {
+            "target": what.target, "arguments": dict(what.arguments), "seeds": list(seeds), "prepares": what.prepares,
+        }  # fmt: skip
         target = "accelerando.grading.seeded:prepare"
         with Worker(Experiment(target, arguments, what.environment, what.cpus, prepares=True)) as worker:
             yield lambda limit_s: _run_experiment(worker, what, limit_s)
