@@ -105,7 +105,7 @@ def test_a_layout_is_set_against_the_graders_own_best_with_the_batch_of_the_star
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"learning_rate": 10**400}, "learning_rate is"),
         ({"speed": 9}, "no 'speed'"),
-        ({"processes": 16, "batch": 1000}, "16000 images in a step"),
+        ({"processes": 8, "batch": 1000}, "8000 images in a step"),
         ({}, "the start itself"),
     ],
 )

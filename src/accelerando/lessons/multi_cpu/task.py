@@ -30,7 +30,7 @@ START: dict[str, Any] = {
 """What somebody's launch script does: four ranks of four threads each, all of them on the first core."""
 PINNINGS = ("none", "own cores", "one core")
 BACKENDS = ("gloo", "ccl")
-LIMITS = {"processes": (1, 16), "threads": (1, 64), "batch": (1, 1024)}
+LIMITS = {"processes": (1, 8), "threads": (1, 64), "batch": (1, 1024)}
 _TRIALS, _TRIAL_LIMIT_S = 2, 25.0
 _TRIAL_IMAGES = 1280
 _PATIENCE_S = 12.0
