@@ -13,7 +13,19 @@ from torch import nn
 
 from accelerando import seeds
 from accelerando.lessons import BUDGETS, pruning
-from accelerando.lessons.pruning import channels, curves, gap, masks, nets, removal, task, tracing
+from accelerando.lessons.pruning import (
+    accuracy,
+    channels,
+    config,
+    criteria,
+    gap,
+    masks,
+    nets,
+    task,
+    tracing,
+    trade_off,
+    warm_up,
+)
 from accelerando.rounds import RoundPoint
 
 SMOKE = BUDGETS["smoke"]
@@ -138,7 +150,7 @@ def test_a_layer_can_have_its_own_share_and_others_none() -> None:
 @pytest.mark.parametrize("width", range(2, 130, 7))
 def test_nni_removes_exactly_as_many_as_were_asked_for(width: int) -> None:
     for removed in range(1, width):
-        assert int(width * removal._ratio(width, removed)) == removed
+        assert int(width * config._ratio(width, removed)) == removed
 
 
 @pytest.mark.parametrize(
@@ -430,19 +442,19 @@ def test_every_experiment_on_the_trained_net_runs_and_leaves_it_alone(subject: p
     assert reports[1].work < 0.4
 
 
-def change(label: str, difference: float, interval: tuple[float, float]) -> curves.AccuracyChange:
-    return curves.AccuracyChange(label, 0.85 + difference, difference, interval)
+def change(label: str, difference: float, interval: tuple[float, float]) -> accuracy.AccuracyChange:
+    return accuracy.AccuracyChange(label, 0.85 + difference, difference, interval)
 
 
 def test_a_criterion_is_ahead_only_when_the_intervals_part() -> None:
     before = {"l1": 0.5, "random": 0.3}
     tie = (change("l1", -0.01, (-0.02, 0.0)), change("random", -0.02, (-0.03, -0.01)))
-    tied = curves.CriteriaReport(0.5, before, tie, 0.85)
+    tied = criteria.CriteriaReport(0.5, before, tie, 0.85)
     assert "of no method can it be said" in tied.sentence()
     assert "only known to about 1.0 points" in tied.sentence()
     assert tied.lead_points == pytest.approx(1.0)
     clear = (change("l1", 0.0, (-0.01, 0.01)), change("random", -0.05, (-0.06, -0.04)))
-    assert "l1 is ahead of drawing by lot" in curves.CriteriaReport(0.5, before, clear, 0.85).sentence()
+    assert "l1 is ahead of drawing by lot" in criteria.CriteriaReport(0.5, before, clear, 0.85).sentence()
 
 
 @pytest.mark.parametrize(
@@ -454,26 +466,26 @@ def test_a_criterion_is_ahead_only_when_the_intervals_part() -> None:
     ],
 )
 def test_the_warm_up_sentence_fits_whatever_came_out(first: tuple, last: tuple, words: str) -> None:
-    points = tuple(curves.WarmUpPoint(warm, 3.0, change("", *found)) for warm, found in enumerate((first, last)))
-    assert words in curves.WarmUpReport(points, 2, 5.0, 0.85).sentence()
+    points = tuple(warm_up.WarmUpPoint(warm, 3.0, change("", *found)) for warm, found in enumerate((first, last)))
+    assert words in warm_up.WarmUpReport(points, 2, 5.0, 0.85).sentence()
 
 
-def trade(percent: int, ratio: float, difference: float, spread: float) -> curves.TradeOff:
+def trade(percent: int, ratio: float, difference: float, spread: float) -> trade_off.TradeOff:
     interval = (difference - spread, difference + spread) if percent else (0.0, 0.0)
     found = RoundPoint(percent, 1 / ratio, ratio, (ratio * 0.9, ratio * 1.1), (1 / ratio,))
-    return curves.TradeOff(percent, (4, 8), 100, 1 - percent / 100, change("", difference, interval), found, found)
+    return trade_off.TradeOff(percent, (4, 8), 100, 1 - percent / 100, change("", difference, interval), found, found)
 
 
 def test_the_fastest_point_that_surely_keeps_its_accuracy_is_chosen() -> None:
     from accelerando.widgets import pruning as explorers
 
-    curve = curves.TradeOffCurve((trade(0, 1, 0, 0), trade(50, 2, -0.01, 0.008), trade(75, 4, -0.02, 0.01)))
+    curve = trade_off.TradeOffCurve((trade(0, 1, 0, 0), trade(50, 2, -0.01, 0.008), trade(75, 4, -0.02, 0.01)))
     for allowed, percent in ((0.0, 0), (0.02, 50), (0.03, 75)):
         assert curve.choose(allowed).percent == percent
         assert explorers.choose(curve.rows(), "classifying", allowed)["percent"] == percent
     assert "2.00 times" in curve.sentence()
     assert "slower one" not in curve.sentence()
-    turned = curves.TradeOffCurve((trade(0, 1, 0, 0), trade(50, 3, -0.01, 0.01), trade(75, 2, -0.02, 0.01)))
+    turned = trade_off.TradeOffCurve((trade(0, 1, 0, 0), trade(50, 3, -0.01, 0.01), trade(75, 2, -0.02, 0.01)))
     assert "The smaller net is the slower one" in turned.sentence()
 
 

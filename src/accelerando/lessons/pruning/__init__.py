@@ -4,14 +4,8 @@ Every experiment returns a frozen result with a ``sentence``: what this run show
 """
 
 from accelerando.lessons.pruning.channels import Staircase, measure_staircase, predict_conv_s
-from accelerando.lessons.pruning.curves import (
-    CriteriaReport,
-    TradeOffCurve,
-    WarmUpReport,
-    compare_criteria,
-    compare_warm_up,
-    measure_trade_off,
-)
+from accelerando.lessons.pruning.config import config_list
+from accelerando.lessons.pruning.criteria import CriteriaReport, compare_criteria
 from accelerando.lessons.pruning.gap import GapReport, compare_masked_and_removed
 from accelerando.lessons.pruning.groups import GroupReport, compare_groups
 from accelerando.lessons.pruning.masks import (
@@ -23,18 +17,14 @@ from accelerando.lessons.pruning.masks import (
 )
 from accelerando.lessons.pruning.nets import WIDE_CNN, ResidualCnn, gated_cnn, residual_cnn
 from accelerando.lessons.pruning.pruned import Pruned, filter_norms, prune, widths
-from accelerando.lessons.pruning.removal import (
-    METHODS,
-    apply_masks,
-    config_list,
-    find_masks,
-    quiet,
-    remove_channels,
-)
+from accelerando.lessons.pruning.removal import METHODS, apply_masks, find_masks, remove_channels
+from accelerando.lessons.pruning.silence import quiet
 from accelerando.lessons.pruning.speed import RemovalReport, RoundingReport, compare_rounding, measure_removal
 from accelerando.lessons.pruning.subject import Subject, batches, example, images, new_model, train_subject, tune
 from accelerando.lessons.pruning.task import START, TRAIN_PLAN, PlanTrial, check_plan, task_data, train_plan, try_plan
 from accelerando.lessons.pruning.tracing import CannotPrune
+from accelerando.lessons.pruning.trade_off import TradeOffCurve, measure_trade_off
+from accelerando.lessons.pruning.warm_up import WarmUpReport, compare_warm_up
 
 __all__ = [
     "METHODS",

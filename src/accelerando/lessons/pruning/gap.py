@@ -8,7 +8,8 @@ import numpy as np
 
 from accelerando import training
 from accelerando.lessons import Budget
-from accelerando.lessons.pruning.removal import apply_masks, config_list, find_masks, remove_channels
+from accelerando.lessons.pruning.config import config_list
+from accelerando.lessons.pruning.removal import apply_masks, find_masks, remove_channels
 from accelerando.lessons.pruning.subject import STEP_RECIPE, Subject, example, images, tune
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from accelerando.lessons.pruning.config import Config, config_list
 from accelerando.lessons.pruning.nets import residual_cnn
 from accelerando.lessons.pruning.pruned import widths
-from accelerando.lessons.pruning.removal import Config, config_list, find_masks, remove_channels
+from accelerando.lessons.pruning.removal import find_masks, remove_channels
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 from accelerando import counts
-from accelerando.lessons.pruning.removal import Batch, Config, Masks, config_list, find_masks, remove_channels
+from accelerando.lessons.pruning.config import Config, config_list
+from accelerando.lessons.pruning.removal import Batch, Masks, find_masks, remove_channels
 from accelerando.lessons.pruning.tracing import CannotPrune
 
 

@@ -13,8 +13,9 @@ from torch import nn
 
 from accelerando import datasets, models, seeds, stats, training
 from accelerando.lessons import Budget
+from accelerando.lessons.pruning.config import config_list
 from accelerando.lessons.pruning.nets import WIDE_CNN
-from accelerando.lessons.pruning.removal import METHODS, apply_masks, config_list, find_masks, remove_channels
+from accelerando.lessons.pruning.removal import METHODS, apply_masks, find_masks, remove_channels
 from accelerando.lessons.pruning.subject import TRAIN_RECIPE, TUNE_RECIPE, batches_of, embedded, example, images
 from accelerando.lessons.pruning.tracing import layers, trace
 
