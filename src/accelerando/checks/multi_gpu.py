@@ -41,9 +41,8 @@ def _judge_ring(sub: Submission, matrix: Matrix, kind: str, question: str = "Whi
     reached, possible = _pace(matrix, found), max(_pace(matrix, ring) for ring in _rings(len(matrix)))
     if reached < possible:
         raise Wrong(
-            f"{kind} the slowest hop of your ring has {reached / possible:.0%} of the bandwidth that the "
-            f"slowest hop of the "
-            f"best one has. {question} {where}"
+            f"{kind} the slowest hop of your ring has {reached / possible:.0%} of the bandwidth that the slowest hop "
+            f"of the best one has. {question} {where}"
         )
 
 
@@ -112,9 +111,8 @@ def suspects(sub: Submission, rng: np.random.Generator) -> None:
             if not is_same(entry, _WAYS[is_same_host][via]) or (entry is None) != (_WAYS[is_same_host][via] is None):
                 place = "inside a machine" if is_same_host else "between two machines"
                 raise Wrong(
-                    f"A connection {place} that goes via {via.replace('/1', '/0')}: you answer "
-                    f"{str(entry)[:30]}. Is there "
-                    f"a better way for it, and what keeps NCCL from it? {where}"
+                    f"A connection {place} that goes via {via.replace('/1', '/0')}: you answer {str(entry)[:30]}. Is "
+                    f"there a better way for it, and what keeps NCCL from it? {where}"
                 )
     if sub.suspects([]) != []:
         raise Wrong("Without any connection there is nothing to suspect: expected an empty list.")
@@ -216,8 +214,8 @@ def train_step(sub: Submission, rng: np.random.Generator) -> None:
             raise Wrong(f"{kind}, a parameter was left without its gradient.")
         if any(float((one - gradients[0]).abs().max()) > 1e-5 for one in gradients):
             raise Wrong(
-                f"{kind}, the ranks hold different gradients at the end. What did each do by itself after "
-                f"the all-reduce? {where}"
+                f"{kind}, the ranks hold different gradients at the end. What did each do by itself after the "
+                f"all-reduce? {where}"
             )
         _judge_gradient(gradients[0], expected, longest, f"{kind},", where)
         if any(report.get("moved", [True])):
@@ -234,14 +232,12 @@ def _judge_gradient(found: Any, expected: Any, longest: float, kind: str, where:
     if along > 1 - 1e-5:
         limit = f", and the limit is {longest:.3g}" if longest < 1e3 else ""
         raise Wrong(
-            f"{kind} the gradient points the right way and is {length / right:.2f} times as long as it "
-            f"should be{limit}. "
-            f"Which numbers were compared with the limit, and of what is it the mean? {where}"
+            f"{kind} the gradient points the right way and is {length / right:.2f} times as long as it should "
+            f"be{limit}. Which numbers were compared with the limit, and of what is it the mean? {where}"
         )
     raise Wrong(
-        f"{kind} the gradient points {math.degrees(math.acos(max(-1.0, min(1.0, along)))):.0f} degrees away "
-        f"from that of one "
-        f"big batch. Whose gradient was shortened, and when? {where}"
+        f"{kind} the gradient points {math.degrees(math.acos(max(-1.0, min(1.0, along)))):.0f} degrees away from that "
+        f"of one big batch. Whose gradient was shortened, and when? {where}"
     )
 
 
@@ -263,27 +259,24 @@ def large_batch_recipe(sub: Submission, rng: np.random.Generator) -> None:
     before, after = (lab.steps_of(one["global_batch"]) for one in (lab.START, recipe))
     if before / after < threshold:
         raise Wrong(
-            f"{after:,} optimizer steps, so as many all-reduces; the start makes {before:,}: "
-            f"{before / after:.1f} times fewer, "
-            f"wanted {threshold:g}. How many ranks' images make a step?"
+            f"{after:,} optimizer steps, so as many all-reduces; the start makes {before:,}: {before / after:.1f} "
+            f"times fewer, wanted {threshold:g}. How many ranks' images make a step?"
         )
     found = _compare(recipe, margin, [int(number) for number in rng.integers(2**31, size=max(LOOKS))])
     changed = (
-        f"{before / after:.1f} times fewer all-reduces, and the accuracy changed by "
-        f"{100 * found.difference:+.1f} points"
+        f"{before / after:.1f} times fewer all-reduces, and the accuracy changed by {100 * found.difference:+.1f} "
+        "points"
     )
     if found.verdict == "lost":
         raise Wrong(
-            f"{changed}; at most {100 * margin:g} may be lost. There are fewer steps: what must each of them "
-            f"do, and can the "
-            "first ones bear it? See *Eight times the batch* in the lesson."
+            f"{changed}; at most {100 * margin:g} may be lost. There are fewer steps: what must each of them do, and "
+            "can the first ones bear it? See *Eight times the batch* in the lesson."
         )
     if found.verdict == "undecided":
         low, high = (100 * end for end in found.interval)
         raise Undecided(
-            f"{changed} ({low:+.1f} to {high:+.1f}), and {100 * margin:g} may be lost: too close to call. A "
-            f"recipe that keeps "
-            "more decides it, or another try."
+            f"{changed} ({low:+.1f} to {high:+.1f}), and {100 * margin:g} may be lost: too close to call. A recipe "
+            "that keeps more decides it, or another try."
         )
 
 

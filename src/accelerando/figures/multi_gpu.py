@@ -117,6 +117,10 @@ def times_by_size(
     return sheet.picture
 
 
+SHOWN_POINTS = 9.0
+"""Accuracies lower than the best by more than this are named at the edge: else all others would be one dot."""
+
+
 def accuracies(panels: Mapping[str, Mapping[str, tuple[float, float]]]) -> Picture:
     """Accuracy of several ways of training, with two standard errors; the first way is marked by a line.
 
@@ -131,12 +135,16 @@ def accuracies(panels: Mapping[str, Mapping[str, tuple[float, float]]]) -> Pictu
     with draw("; ".join(said), panels=len(panels), width=7.4, height=1.0 + 0.33 * rows) as sheet:
         for axes, (title, ways) in zip(sheet.axes, panels.items(), strict=True):
             first = next(iter(ways.values()))
+            edge = 100 * max(value for value, _ in ways.values()) - SHOWN_POINTS
             axes.axvline(100 * first[0], color=GREY, linestyle="--")
             for place, (value, error) in enumerate(reversed(list(ways.values()))):
-                is_lower = first[0] - value > 2 * math.hypot(error, first[1])
-                axes.errorbar(
-                    [100 * value], [place], xerr=[200 * error], fmt="o", color=RED if is_lower else BLUE, capsize=3
-                )
+                if 100 * value < edge:
+                    axes.plot([edge], [place], marker="<", color=RED)
+                    axes.annotate(f"  {100 * value:.0f} %", (edge, place), va="center", fontsize=8, color=RED)
+                    continue
+                colour = RED if first[0] - value > 2 * math.hypot(error, first[1]) else BLUE
+                spread = [[min(200 * error, 100 * value - edge)], [200 * error]]
+                axes.errorbar([100 * value], [place], xerr=spread, fmt="o", color=colour, capsize=3)
             axes.set_yticks(range(len(ways)), labels=list(ways)[::-1])
             axes.set(title=title, xlabel="accuracy at equal epochs, %", ylim=(-0.6, len(ways) - 0.4))
             axes.grid(visible=False, axis="y")

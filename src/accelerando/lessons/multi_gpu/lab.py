@@ -37,15 +37,15 @@ def check_recipe(recipe: Any) -> dict[str, Any]:
     batch, rate, warmup = (recipe[name] for name in ("global_batch", "learning_rate", "warmup_steps"))
     if not _is_number(batch, int) or batch % rules.BATCH or not rules.BATCH <= batch <= IMAGES:
         raise ValueError(
-            f"global_batch is {str(batch)[:20]}: each rank has {rules.BATCH} images, so it must be a "
-            f"multiple of that, at most {IMAGES}"
+            f"global_batch is {str(batch)[:20]}: each rank has {rules.BATCH} images, so it must be a multiple of that, "
+            f"at most {IMAGES}"
         )
     if not _is_number(rate, int | float) or not 0 < rate <= 100:
         raise ValueError(f"learning_rate is {str(rate)[:20]}: it must be a number above 0, at most 100")
     if not _is_number(warmup, int) or not 0 <= warmup <= steps_of(batch) // 2:
         raise ValueError(
-            f"warmup_steps is {str(warmup)[:20]}: it must be a whole number from 0 to half of the "
-            f"{steps_of(batch)} steps"
+            f"warmup_steps is {str(warmup)[:20]}: it must be a whole number from 0 to half of the {steps_of(batch)} "
+            "steps"
         )
     if recipe["optimizer"] not in OPTIMIZERS:
         raise ValueError(f"optimizer is {str(recipe['optimizer'])[:20]!r}: it must be one of {', '.join(OPTIMIZERS)}")

@@ -31,7 +31,8 @@ def optimizer(name: str) -> Prepare | None:
 
         if name == "lars":
             return model, LARS(model.parameters(), momentum=0.9, weight_decay=5e-4, trust_coefficient=TRUST)
-        return model, Lamb(model.parameters(), weight_decay=0.01)
+        # The paper's: decay inside the trust ratio, and the first steps not made longer by Adam's correction.
+        return model, Lamb(model.parameters(), weight_decay=0.01, weight_decouple=False, adam_debias=True)
 
     return prepare
 
@@ -64,8 +65,8 @@ class LayerStory:
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| {one.name} | {one.weight_length:.3g} | {one.gradient_length:.3g} | "
-            f"{one.moved(self.rate):.2%} | {TRUST:.0%} |"
+            f"| {one.name} | {one.weight_length:.3g} | {one.gradient_length:.3g} | {one.moved(self.rate):.2%} | "
+            f"{TRUST:.0%} |"
             for one in self.layers
         ]
         return "\n".join(lines)
@@ -75,9 +76,8 @@ class LayerStory:
         most, least = (pick(self.layers, key=lambda one: one.moved(1.0)) for pick in (max, min))
         times = most.moved(1.0) / least.moved(1.0)
         return (
-            f"One rate for all moves {most.name} **{times:.1f} times as far** as {least.name}, measured in "
-            f"its own length. "
-            "Whatever rate suits one of them, another gets too much or too little."
+            f"One rate for all moves {most.name} **{times:.1f} times as far** as {least.name}, measured in its own "
+            "length. Whatever rate suits one of them, another gets too much or too little."
         )
 
 

@@ -95,17 +95,18 @@ class NormStory:
         return 100 * (self.accuracy[max(self.accuracy)] - self.accuracy[min(self.accuracy)])
 
     def points(self) -> dict[str, tuple[float, float]]:
-        """Label -> accuracy and its standard error."""
-        return {self._label(each): (value, self.error[each]) for each, value in self.accuracy.items()}
+        """Label -> accuracy and its standard error, the statistics of all first."""
+        return {
+            self._label(each): (self.accuracy[each], self.error[each]) for each in sorted(self.accuracy, reverse=True)
+        }
 
     def sentence(self) -> str:
         """What this run showed."""
         few, synced = min(self.accuracy), max(self.accuracy)
         lost = self.accuracy[synced] - self.accuracy[few]
         told = (
-            f"The same {GLOBAL_BATCH} images in every step. With {few} on each rank: "
-            f"{self.accuracy[few]:.1%}; with the "
-            f"statistics of all ranks together: {self.accuracy[synced]:.1%}"
+            f"The same {GLOBAL_BATCH} images in every step. With {few} on each rank: {self.accuracy[few]:.1%}; with "
+            f"the statistics of all ranks together: {self.accuracy[synced]:.1%}"
         )
         if lost <= 2 * math.hypot(self.error[few], self.error[synced]):
             return f"{told}: in this run the difference is within chance."
@@ -115,9 +116,8 @@ class NormStory:
             if self.accuracy[synced] - value <= 2 * math.hypot(self.error[each], self.error[synced])
         ]
         return (
-            f"{told}, **{100 * lost:.0f} points more**. From {min(enough)} images on a rank the loss cannot "
-            f"be told from "
-            "chance."
+            f"{told}, **{100 * lost:.0f} points more**. From {min(enough)} images on a rank the loss cannot be told "
+            "from chance."
         )
 
     @staticmethod

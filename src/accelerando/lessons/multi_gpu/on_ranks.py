@@ -59,6 +59,7 @@ def paced_all_reduce(
                 time.sleep(link.latency_s + arriving.nbytes / link.bandwidth_bytes_per_s)
                 pieces[one.piece].add_(arriving) if one.adds else pieces[one.piece].copy_(arriving)
         for work in sent:
+            assert work is not None
             work.wait()
 
 
@@ -96,15 +97,18 @@ def network(norm: type[nn.Module] | None, device: torch.device) -> nn.Module:
 def _errors(way: str, batches: Sequence[Sequence[Batch]], rank: int, device: torch.device) -> tuple[float, float]:
     start = _flat(network(None if way not in ("own", "synced") else nn.BatchNorm1d, device))
     together = _train_together(way, [step[rank] for step in batches], device)
-    whole = [[tuple(map(torch.cat, zip(*step, strict=True)))] for step in batches]
-    alone = [_train_alone(way, parts, device) for parts in (whole, batches)]
+    whole = [
+        [(torch.cat([images for images, _ in step]), torch.cat([labels for _, labels in step]))] for step in batches
+    ]
+    every: list[Sequence[Sequence[Batch]]] = [whole, batches]
+    alone = [_train_alone(way, parts, device) for parts in every]
     return tuple(float((together - one).abs().max() / (one - start).abs().max()) for one in alone)  # type: ignore[return-value]
 
 
 def _train_together(way: str, own: Sequence[Batch], device: torch.device) -> torch.Tensor:
     synced = nn.SyncBatchNorm if device.type == "cuda" else norms.SyncedBatchNorm
     kind = {"own": nn.BatchNorm1d, "synced": synced}.get(way)
-    plain = network(kind, device)  # type: ignore[arg-type]
+    plain = network(kind, device)
     model = plain if way == "clip before" else DistributedDataParallel(plain)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for images, labels in own:

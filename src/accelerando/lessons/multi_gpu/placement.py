@@ -33,8 +33,8 @@ class Place:
             return f"{self.why}: the ranks of this lesson use **NCCL**, one GPU each."
         return (
             f"{self.why}: the ranks of this lesson are {self.ranks} processes on the CPU that talk through **gloo**. "
-            "What GPUs and their links would do is read from real formats and predicted, and none of it was "
-            "measured here."
+            "What GPUs and their links would do is read from real formats and predicted, and none of it was measured "
+            "here."
         )
 
 

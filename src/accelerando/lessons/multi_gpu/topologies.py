@@ -160,8 +160,8 @@ def compare(message_bytes: float = 200e6) -> str:
         times = [predict_ring_s(found, order, message_bytes, gpu) for order in (by_number, found.ring)]
         groups = " ".join("{" + ",".join(map(str, island)) + "}" for island in found.islands) or "none"
         lines.append(
-            f"| {name} | {groups} | {slowest(found.hops(by_number))} | {found.slowest} "
-            f"| {1e3 * times[0]:.3g} ms | {1e3 * times[1]:.3g} ms |"
+            f"| {name} | {groups} | {slowest(found.hops(by_number))} | {found.slowest} | {1e3 * times[0]:.3g} ms | "
+            f"{1e3 * times[1]:.3g} ms |"
         )
     return "\n".join(lines)
 
@@ -173,11 +173,10 @@ def read_xml() -> str:
     links = {(a, b): f"NV{count}" for a, b, count in said["nvlinks"]}
     same = links == {pair: name for pair, name in matrix.links.items() if name.startswith("NV")}
     return (
-        f"NCCL's file names {said['gpus']} GPUs, {said['numa_nodes']} NUMA nodes, {said['pci_switches']} "
-        f"PCIe switches, "
-        f"{said['nics']} network card, and NVLinks between "
-        f"{', '.join(f'{a}–{b} ({n})' for (a, b), n in links.items())}: "
-        f"{'the same as' if same else 'NOT the same as'} the matrix above."
+        f"Of the square of four, NCCL's own file names {said['gpus']} GPUs, {said['numa_nodes']} NUMA nodes, "
+        f"{said['pci_switches']} PCIe switches, {said['nics']} network card, and NVLinks between "
+        f"{', '.join(f'{a}–{b} ({n})' for (a, b), n in links.items())}: {'the same as' if same else 'NOT the same as'} "
+        "the matrix."
     )
 
 
