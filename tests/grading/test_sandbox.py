@@ -232,6 +232,16 @@ def test_the_total_time_ends_a_notebook_of_slow_cells(choice: isolation.Choice) 
     assert time.monotonic() - started_s < 30
 
 
+def test_what_is_timed_gets_its_time_however_long_it_waited_for_its_turn(choice: isolation.Choice) -> None:
+    with sandbox(choice, *cells()) as box:
+        box.begin(QUESTION)
+        box._ends_s = time.monotonic()
+        with pytest.raises(Ungradable, match="used up its"):
+            box.submission.call("double", 2)
+        box.begin(QUESTION, 10.0)
+        assert box.submission.call("double", 2) == 4
+
+
 def test_the_learners_text_cannot_steer_the_terminal() -> None:
     assert clean("\x1b[31mred\x1b[0m\n\x07bell \u202ereversed") == "red bell reversed"
     assert len(clean("x" * 10**6)) < 700

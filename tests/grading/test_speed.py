@@ -10,6 +10,7 @@ import pytest
 
 from accelerando import catalog, noise
 from accelerando.grading import seeded, speed
+from accelerando.grading.sandbox import TookTooLong
 from accelerando.submission import LearnerCall, Result, SpeedTask, Ungradable, Wrong
 from accelerando.workers import Experiment, ExperimentFailed
 
@@ -197,6 +198,20 @@ def test_a_learners_call_is_timed_from_outside_and_its_mistakes_are_told() -> No
     assert (result.status, result.message) == ("failed", "`fast` took longer than 1 s.")
     with pytest.raises(Ungradable, match="no worker"):
         speed.run(SpeedTask(SLOW, FAST), QUESTION, seed=0)
+
+
+@pytest.mark.parametrize(("others_fraction", "status"), [(0.0, "failed"), (0.6, "undecided")])
+def test_a_call_that_takes_too_long_fails_unless_others_kept_the_machine_busy(
+    others_fraction: float, status: str
+) -> None:
+    class Late:
+        def call(self, function: str, **arguments: object) -> list[int]:
+            raise TookTooLong("`fast` took longer than 4.15 s.")
+
+    machine = FakeMachine(others_fraction=others_fraction)
+    result = speed.run(SpeedTask(SLOW, FAST), QUESTION, seed=0, submission=Late(), watch=machine.watch)  # type: ignore[arg-type]
+    assert result.status == status
+    assert "took longer than 4.15 s" in result.message
 
 
 def seconds_of(seed: int, cost_s: float) -> dict[str, float]:

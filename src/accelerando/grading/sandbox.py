@@ -127,6 +127,8 @@ class Sandbox:
         if self._worker is None:
             self._worker = self._run_cells()
         self._left_s = limit_s if limit_s is not None else question.time_limit_s if question else self._limits.cell_s
+        if limit_s is not None:  # what is timed may have waited for its turn, which is no time of the notebook's
+            self._ends_s = max(self._ends_s, time.monotonic() + limit_s)
 
     def failure_of(self, question_id: str) -> CellFailure | None:
         """What went wrong in the cell that answers this question, if something did."""
@@ -222,13 +224,18 @@ class Sandbox:
             raise Ungradable(f"the check sent what cannot be sent: {error}") from None
         except Gone as gone:
             self.close()
-            raise Wrong(f"{what} {gone}. {_advice(str(gone))}".strip()) from None
+            kind = TookTooLong if "took longer" in str(gone) else Wrong
+            raise kind(f"{what} {gone}. {_advice(str(gone))}".strip()) from None
         self._left_s -= time.monotonic() - started_s
         if reply.get("not_answered"):
             raise NotAnswered
         if "value" in reply:
             return reply["value"]
         raise Wrong(clean(reply.get("wrong", f"{what} gave no answer.")))
+
+
+class TookTooLong(Wrong):
+    """A call did not end in time: the learner's mistake, unless others kept the machine busy."""
 
 
 _CONTROL = re.compile(

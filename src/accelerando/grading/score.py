@@ -217,7 +217,7 @@ class _Session:
         try:
             with self._lane("exclusive"):
                 if speed.needs_learner(task):
-                    sandbox.begin(question, 2 * speed.BUDGET_S)
+                    sandbox.begin(question, speed.LEARNERS_S)
                 return self.run_speed(
                     task, question, seed=_seed_of(self.seed, question), submission=sandbox.submission, on_pair=on_pair
                 )

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from .. import catalog, noise, stats
 from ..submission import LearnerCall, NotAnswered, Result, SpeedTask, Status, Submission, Ungradable, Wrong
 from ..workers import Experiment, ExperimentFailed, Worker
+from .sandbox import TookTooLong
 
 TOLERANCE = 1.1  # an announced 1.3 is judged at 1.3 / 1.1: nobody fails for a hair
 BUDGET_S = 45.0
+LEARNERS_S = 3 * BUDGET_S  # for all calls of a learner's function: the first one may compile
 FEWEST_PAIRS, MOST_PAIRS = 4, 60
 _STRETCH = 2.0  # a slow machine may take so many times the budget for the fewest pairs
 _FIRST_RUN_LIMIT_S = 120.0
@@ -169,7 +171,7 @@ def _hold(duel: "_Duel", open_side: OpenSide, seeds: Sequence[int], submission: 
     except NotAnswered as blank:
         return _result(question, "failed", str(blank))
     except Wrong as wrong:
-        return _result(question, "failed", str(wrong))
+        return _result(question, "failed", str(wrong), {"is_slow": isinstance(wrong, TookTooLong)})
 
 
 @dataclass
