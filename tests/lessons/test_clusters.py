@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from accelerando import costs, figures, ranks, readers
+from accelerando.cluster import hosts, launch
 from accelerando.lessons import BUDGETS
 from accelerando.lessons.clusters import (
     checkpoints,
@@ -349,9 +350,25 @@ def test_lines_for_a_host_file_make_one_job() -> None:
     assert words[words.index("--host") + 1] == "a:4,b:2"
     assert words[words.index("-n") + 1] == "6"
     assert {"MASTER_ADDR=a", "NCCL_SOCKET_IFNAME=ib0"} <= set(words)
-    assert words[words.index("btl_tcp_if_include") + 1] == "ib0"
+    assert words[words.index("prte_if_include") + 1] == "ib0"
     with pytest.raises(ValueError, match="same number"):
         commands.slurm_script(allocation)
+
+
+def test_lines_for_real_hosts_are_those_that_start_programs_on_the_virtual_nodes(tmp_path: Path) -> None:
+    nodes = hosts.make_nodes(3)
+    file = "".join(f"{node.address} slots=2\n" for node in nodes)
+    lines = commands.torchrun_lines(commands.read_allocation(file), port=777).values()
+    plan = launch.plan("torchrun", ["train.py"], launch.Place(nodes, 2), port=777, interface="eth0", folder=tmp_path)
+    for line, step in zip(lines, plan.steps, strict=True):
+        assert set(shlex.split(line)) <= set(shlex.split(step.typed))
+    mine = shlex.split(commands.mpirun_line(commands.read_allocation(file), port=777))
+    theirs = launch.plan(
+        "mpirun", ["train.py"], launch.Place(nodes, 2), port=777, interface="eth0", folder=tmp_path, agent="enter"
+    )
+    typed = shlex.split(theirs.steps[0].typed)
+    for option in ("--host", "-n", "--bind-to"):
+        assert mine[mine.index(option) + 1] == typed[typed.index(option) + 1]
 
 
 def test_lines_for_a_slurm_allocation() -> None:

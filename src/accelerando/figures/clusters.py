@@ -48,7 +48,7 @@ def efficiency(
         axes.set_xticks(ticks, labels=[f"{tick:g} M" if tick < 1000 else f"{tick / 1000:g} G" for tick in ticks])
         axes.minorticks_off()
         axes.set(title=title, xlabel="bits per second of every node's link", ylabel="efficiency, %", ylim=(0, 105))
-        axes.legend(loc="upper left")
+        axes.legend(loc="lower right")
     return sheet.picture
 
 
@@ -111,9 +111,12 @@ def broken_off(
                 continue
             style = "-" if number == 1 else ":"
             axes.plot(steps, losses, style, color=CYCLE[(number - 1) % len(CYCLE)], label=name, linewidth=1.6)
-        for step, label, colour in ((saved_at, "checkpoint", GREEN), (killed_at, "killed", RED)):
+        for step, label, colour, side in (
+            (saved_at, "checkpoint ", GREEN, "right"),
+            (killed_at, " killed", RED, "left"),
+        ):
             axes.axvline(step, color=colour, linewidth=1)
-            axes.annotate(f" {label}", (step, 0.9), xycoords=("data", "axes fraction"), color=colour)
+            axes.annotate(label, (step, 0.9), xycoords=("data", "axes fraction"), color=colour, ha=side)
         axes.set(title=title, xlabel="step", ylabel="loss of the global batch")
         axes.legend()
     return sheet.picture

@@ -103,7 +103,7 @@ def mpirun_line(
     if interface:
         variables["NCCL_SOCKET_IFNAME"] = interface
     words = ["mpirun", "--host", hosts, "-n", str(allocation.world_size), "--bind-to", "none"]
-    words += ["--mca", "btl_tcp_if_include", interface] if interface else []
+    words += ["--prtemca", "prte_if_include", interface] if interface else []
     for name, value in variables.items():
         words += ["-x", f"{name}={value}"]
     return shlex.join([*words, "python", "-m", "accelerando.rank_entry", program])
@@ -123,8 +123,8 @@ def slurm_script(
     lines = [
         "#!/bin/sh",
         f"#SBATCH --nodes={len(allocation.slots)}",
-        f"#SBATCH --ntasks-per-node={each.pop()}",
-        "#SBATCH --gpus-per-task=1",
+        f"#SBATCH --ntasks-per-node={(count := each.pop())}",
+        f"#SBATCH --gpus-per-node={count}",
         "#SBATCH --requeue",
         'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         f"export MASTER_PORT={port} NCCL_DEBUG=INFO",

@@ -76,7 +76,7 @@ class LinkStory:
         ]
         for point in self.points:
             link = costs.Link(0.0, point.megabits_per_s * 1e6 / 8)
-            message_s = costs.predict_ring_all_reduce_s(self.work.message_bytes, NODES, link)
+            message_s = costs.predict_ring_all_reduce_s(round(self.work.message_bytes), NODES, link)
             low, high = (self._bound(point, overlap) for overlap in (0.0, 1.0))
             lines.append(
                 f"| {point.megabits_per_s:g} Mbit/s | {measure.duration(message_s)} | "
@@ -102,11 +102,16 @@ class LinkStory:
         if self._misses(worst) > 0.05:
             told += (
                 f"; furthest off at {worst.megabits_per_s:g} Mbit/s, by {100 * self._misses(worst):.0f} points: "
-                "sending keeps a core busy too, and these ranks have no core to spare"
+                f"{self._why(worst)}"
             )
         if not all(point.is_enforced for point in self.points):
             told += " (the link was simulated: nothing travels while something computes)"
         return f"{told}. {self.why_not}".strip()
+
+    def _why(self, point: LinkPoint) -> str:
+        if point.efficiency < self._bound(point, 0.0):
+            return "sending keeps a core busy too, and these ranks have no core to spare"
+        return "the machine was not equally busy while the links took their turns"
 
     def _bound(self, point: LinkPoint, overlap: float) -> float:
         link = costs.Link(0.0, point.megabits_per_s * 1e6 / 8)

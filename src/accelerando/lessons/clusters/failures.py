@@ -109,7 +109,7 @@ class Failure:
     def sentence(self) -> str:
         """What this run showed."""
         if self.undisturbed is None or not self.ends:
-            return f"No node was killed: {self.why_not or 'nothing was tried'}."
+            return f"Nothing to compare: {(self.why_not or 'nothing was tried').removesuffix('.')}."
         first = next(iter(self.ends.values())).first_step
         told = (
             f"{self.killed} was killed with `kill -9` after step {KILL_AT}. The caller was told: “{self.reason}”. The "
@@ -138,8 +138,6 @@ def measure_failure(budget: Budget) -> Failure:
     stage = stages.open_stage(budget, megabits_per_s=None, with_slurm=False, part="fail")
     try:
         return _tell(budget, stage, folder)
-    except ranks.RanksFailed as failure:
-        return Failure(why_not=f"a run that nobody disturbed failed: {failure.result.reason}")
     finally:
         stage.close()
         shutil.rmtree(folder, ignore_errors=True)
@@ -148,7 +146,10 @@ def measure_failure(budget: Budget) -> Failure:
 def _tell(budget: Budget, stage: Stage, folder: Path) -> Failure:
     for name in ("left", "renewed"):
         (folder / name).mkdir()
-    undisturbed = _end(stage.run(TARGET, {"steps": STEPS}).values)
+    try:
+        undisturbed = _end(stage.run(TARGET, {"steps": STEPS}).values)
+    except ranks.RanksFailed as failure:
+        return Failure(why_not=f"the run that nobody disturbed failed: {failure.result.reason}")
     plug = _Plug(stage)
     try:
         stage.run(TARGET, _payload(folder / "left"), on_line=plug.pull)
@@ -156,15 +157,20 @@ def _tell(budget: Budget, stage: Stage, folder: Path) -> Failure:
     except ranks.RanksFailed as failure:
         reason = failure.result.reason
     shutil.copytree(folder / "left", folder / "renewed", dirs_exist_ok=True)
-    left = stage.run(TARGET, _payload(folder / "left"), on="node1")
-    ends = {ALONE: _end(left.values)}
+    ends, failed = {}, ""
+    try:
+        ends[ALONE] = _end(stage.run(TARGET, _payload(folder / "left"), on="node1").values)
+    except ranks.RanksFailed as failure:
+        failed = f"The node that was left did not get to the end: {failure.result.reason}. "
     stage.close()
     renewed = stages.open_stage(budget, megabits_per_s=None, with_slurm=False, part="new")
     try:
         ends[RENEWED] = _end(renewed.run(TARGET, _payload(folder / "renewed")).values)
+    except ranks.RanksFailed as failure:
+        failed += f"Two new nodes did not get to the end: {failure.result.reason}."
     finally:
         renewed.close()
-    return Failure(plug.pulled, reason, undisturbed, ends)
+    return Failure(plug.pulled, reason, undisturbed, ends, failed.strip())
 
 
 def _payload(folder: Path) -> dict[str, Any]:

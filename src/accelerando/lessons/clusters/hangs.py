@@ -30,7 +30,7 @@ class Symptom:
 SYMPTOMS = (
     Symptom(
         "nothing at all, on every node",
-        "`ps -ef | grep train.py` on each node: how many processes are there, and how many should there be?",
+        "`pgrep -fa train.py` on each node: how many processes are there, and how many should there be?",
         "a node never started (no login without a password, no such file there), and all others wait for it",
     ),
     Symptom(

@@ -69,7 +69,8 @@ class Launches:
             return f"{len(losses)} launcher was tried here, so there is nothing to compare.{missing}"
         apart = max(losses) - min(losses)
         if apart < SAME:
-            told = f"**The same loss {len(losses)} times** (at most {apart:.1g} apart) after {self.steps} steps"
+            how = f"at most {apart:.1g} apart" if apart else "to the last bit"
+            told = f"**The same loss {len(losses)} times** ({how}) after {self.steps} steps"
         else:
             told = f"The losses are {apart:.2g} apart, which should not be: somewhere another rank got other images"
         slowest = max(self.found, key=lambda name: self.found[name].elapsed_s)

@@ -37,19 +37,19 @@ def measure(steps: int) -> dict[str, Any]:
         slow_wire.attach(ddp, wait)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
         with slow_wire.slowed(wait):
-            alone = [_step(model, optimizer, images, labels) for _ in range(steps + _WARM_UP)][_WARM_UP:]
-            for _ in range(_WARM_UP):
-                _step(ddp, optimizer, images, labels)
-            dist.barrier()
-            before = counts.sent_bytes()
-            together = [_step(ddp, optimizer, images, labels) for _ in range(steps)]
-            after = counts.sent_bytes()
-    sent = None if before is None or after is None else (after - before) / steps
+            alone, together, sent = [], [], []
+            for _ in range(_WARM_UP + steps):  # in turns: how busy the machine is changes from second to second
+                alone.append(_step(model, optimizer, images, labels))
+                dist.barrier()
+                before = counts.sent_bytes()
+                together.append(_step(ddp, optimizer, images, labels))
+                after = counts.sent_bytes()
+                sent.append(None if before is None or after is None else after - before)
     message_bytes = 4 * counts.parameters(model)
     return {
-        "alone": alone,
-        "step_s": [sum(one) for one in together],
-        "sent_bytes": sent,
+        "alone": alone[_WARM_UP:],
+        "step_s": [sum(one) for one in together[_WARM_UP:]],
+        "sent_bytes": sent[-1],
         "message_bytes": message_bytes,
     }
 

@@ -89,9 +89,9 @@ class Recovery:
             counted = "" if way.sent_bytes is None else size(way.sent_bytes)
             seconds = "" if way.seconds is None else measure.duration(way.seconds)
             accuracy = "" if way.accuracy is None else f"{way.accuracy:.1%}"
-            kept = "" if way.verdict is None else way.verdict.verdict
+            kept = ""
             if way.verdict is not None:
-                kept += f" ({', '.join(f'{100 * end:+.1f}' for end in way.verdict.interval)})"
+                kept = f"{way.verdict.verdict} ({', '.join(f'{100 * end:+.1f}' for end in way.verdict.interval)})"
             lines.append(
                 f"| {name} | {size(way.predicted_bytes)} | {counted} | {measure.duration(way.predicted_s)} | "
                 f"{seconds} | {self.gain(name):.1f} | {accuracy} | {kept} |"
