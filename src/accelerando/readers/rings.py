@@ -1,11 +1,29 @@
-"""Islands and rings in a graph of GPUs: pure functions over ranked links."""
+"""Islands and rings in a graph of GPUs, from ranked links."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 Pair = tuple[int, int]
 EXACT_UP_TO = 12
+
+
+def describe_islands(count: int, strength: dict[tuple[int, int], float], warnings: list[str]) -> list[list[int]]:
+    """Find the islands, and say so when links run between them."""
+    groups, is_joined = islands(count, strength)
+    if is_joined:
+        warnings.append("some direct links run between islands: only within an island is every pair linked directly")
+    return groups
+
+
+def describe_ring(count: int, links: dict[tuple[int, int], tuple[float, str]], warnings: list[str]) -> dict[str, Any]:
+    """Find the best ring and name its slowest hop."""
+    order, is_proven = best_ring(count, {pair: speed for pair, (speed, _) in links.items()})
+    if not is_proven:
+        warnings.append(f"{count} GPUs are too many to try every ring: this one is good, not proven best")
+    hops = [links[min(a, b), max(a, b)] for a, b in zip(order, order[1:] + order[:1], strict=True)]
+    return {"order": order, "slowest": min(hops)[1]}
 
 
 def islands(nodes: int, strength: Mapping[Pair, float]) -> tuple[list[list[int]], bool]:

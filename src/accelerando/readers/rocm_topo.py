@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from accelerando.readers.rings import describe_islands, describe_ring
 from accelerando.readers.text import Pasted, Unreadable
 
 _SECTION = re.compile(r"(?:=+\s*|^\s*(?=[A-Z ]+ TABLE:\s*$))(Weight|Hops|Link Type|Numa Nodes|Numa BW|Access)\b", re.I)
@@ -33,8 +34,6 @@ def parse(pasted: Pasted) -> dict[str, Any]:
     Raises:
         Unreadable: If no section has a matrix of GPUs.
     """
-    from accelerando.readers.topo import describe_islands, describe_ring
-
     warnings = list(pasted.warnings)
     addresses: dict[str, str] = {}
     sections = _sections(pasted, addresses, warnings)
