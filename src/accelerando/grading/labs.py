@@ -192,7 +192,8 @@ class _Sorter:
         if not defining:
             self.missing.append(question.id)
             self.warnings.append(
-                f"cell missing: {question.id} has no answer cell. Take it from a fresh copy of the lab (./course reset)"
+                f"cell missing: {question.id} has no answer cell. Take it from a fresh copy of the lab "
+                f"(./course reset {question.id.partition('.')[0]} --lab)"
             )
             return
         index = defining[-1]

@@ -200,9 +200,8 @@ class _Session:
     def _explain(self, question: Question, result: Result, failure: CellFailure | None) -> Result:
         """Why a name is not there is more helpful than that it is not."""
         if question.id in self.lab.missing:
-            return _result(
-                question, "failed", "its answer cell is missing: copy it from a fresh lab (`./course reset`)"
-            )
+            fresh = f"`./course reset {question.id.partition('.')[0]} --lab`"
+            return _result(question, "failed", f"its answer cell is missing: copy it from a fresh lab ({fresh})")
         if failure is not None and "is not defined" in result.message:
             return _result(question, "failed", _tell(failure))
         return result
