@@ -247,6 +247,11 @@ def test_the_kept_curves_carry_their_machine_and_day() -> None:
     assert all("EPYC" in curve.label and "2026" in curve.label for curve in curves)
     assert len(curves[0].sizes_bytes) >= 8
     assert backends.stored_curves(Path("/nowhere")) == []
+    link, where = backends.stored_link()
+    gloo = curves[0]
+    again_s = costs.predict_ring_all_reduce_s(gloo.sizes_bytes[-1], 2, link)
+    assert again_s == pytest.approx(1e-3 * gloo.milliseconds[-1][0])
+    assert where == gloo.label
 
 
 def test_what_launchers_did_is_read_from_what_their_ranks_saw() -> None:
@@ -298,7 +303,8 @@ def test_smoke_starts_no_rank_and_says_so() -> None:
     assert all("smoke budget starts no ranks" in sentence for sentence in said)
     chart = throughput.measure_map(SMOKE, 2)
     assert "Predicted only" in chart.sentence()
-    assert "EPYC" in chart.sentence()
+    assert "EPYC" in chart.sentence()  # where the message was measured
+    assert chart.cost.image_s > 0
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from accelerando import measure, noise, ranks, stats, work
+from accelerando import costs, measure, noise, ranks, stats, work
 from accelerando.backends import oneccl
 from accelerando.lessons import Budget
 from accelerando.lessons.multi_cpu.layouts import NOT_RUN, Ratio, compare, tell_disturbances
@@ -247,3 +247,13 @@ def stored_curves(root: Path | None = None) -> list[Curve]:
         ]
     except (OSError, ValueError, KeyError):
         return []
+
+
+def stored_link() -> tuple[costs.Link, str]:
+    """The link between two ranks under gloo, by the kept measurement, and where that was made; free without one."""
+    curves = stored_curves()
+    if not curves:
+        return costs.Link(0.0, 1e15), "nothing (a message is taken to be free)"
+    gloo = curves[0]
+    short_s, long_s = (1e-3 * row[0] for row in (gloo.milliseconds[0], gloo.milliseconds[-1]))
+    return costs.Link(short_s / 2, gloo.sizes_bytes[-1] / (long_s - short_s)), gloo.label

@@ -46,7 +46,7 @@ class Launchers:
     Args:
         found: Launcher, in words -> what each rank saw.
         missing: Launcher -> why it was not tried.
-        command: Of the first torchrun, as one would type it.
+        command: Of the second torchrun, as one would type it.
     """
 
     found: Mapping[str, Sequence[Found]] = field(default_factory=dict)
@@ -90,7 +90,8 @@ class Launchers:
                 told.append("and it does not know `LOCAL_RANK`, it has a name of its own for that")
         if not told:
             return "Nothing was started: the smoke budget starts no ranks."
-        return "; ".join(told) + "."
+        typed = f" The second row was started by `{self.command}`." if self.command else ""
+        return "; ".join(told) + f".{typed}"
 
 
 def _set(cpus: Sequence[int] | None) -> str:
@@ -104,11 +105,12 @@ def measure_launchers(budget: Budget) -> Launchers:
         budget: In smoke no launcher is started.
     """
     if budget.name == "smoke":
-        return Launchers(command=_typed())
+        return Launchers()
     found: dict[str, Sequence[Found]] = {}
     missing: dict[str, str] = {}
-    for name, threads in ((TORCHRUN, None), (TOLD, "3")):
-        result = ranks.run(TELL, RANKS, environment={"OMP_NUM_THREADS": threads}, time_limit_s=60.0)
+    silent = ranks.run(TELL, RANKS, environment={"OMP_NUM_THREADS": None}, time_limit_s=60.0)
+    told = ranks.run(TELL, RANKS, threads_per_rank=3, time_limit_s=60.0)
+    for name, result in ((TORCHRUN, silent), (TOLD, told)):
         found[name] = [_found(value) for value in result.values]
     mpirun = programs.find_open_mpi()
     for name, options in ((MPIRUN, ()), (UNBOUND, ("--bind-to", "none"))):
@@ -122,14 +124,10 @@ def measure_launchers(budget: Budget) -> Launchers:
             found[name] = sorted(rows, key=lambda one: one.cpus or ())
         else:
             missing[name] = "it could not start two ranks here"
-    return Launchers(found, missing, _typed())
+    return Launchers(found, missing, told.command)
 
 
 def _found(value: Mapping[str, Any]) -> Found:
     cpus = value["cpus"]
     variables = value["variables"]
     return Found(variables["OMP_NUM_THREADS"], None if cpus is None else tuple(cpus), variables["LOCAL_RANK"])
-
-
-def _typed() -> str:
-    return f"torchrun --standalone --nproc-per-node={RANKS} train.py"

@@ -50,10 +50,6 @@ class StepCost:
     message_bytes: int
 
 
-EXAMPLE_MACHINE = "the machine on which the lesson was written (AMD EPYC, 2 cores)"
-EXAMPLE_COST = StepCost(1.2e-3, 3.0e-4, 0.1, costs.Link(2e-4, 1e9), 116_000)
-
-
 def predict_step_s(cost: StepCost, layout: Layout, batch: int, cores: int) -> float:
     """Predict a training step of ``batch`` images, divided among the processes.
 
@@ -157,6 +153,6 @@ def tell_disturbances(found: Sequence[str]) -> str:
     if not found:
         return ""
     return (
-        f" (Meanwhile {' and '.join(found)}: threads that wait for each other suffer from that more than processes do. "
-        "On a calm machine run it again.)"
+        f" (Meanwhile {' and '.join(found)}. What waits for others suffers most from that: run it again on a calm "
+        "machine.)"
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from accelerando import counts, models, ranks, seeds
 from accelerando.lessons.multi_cpu.on_teams import train_step
@@ -37,14 +38,7 @@ def time_settings(settings: Sequence[Mapping[str, Any]], rounds: int, sample_s: 
         sizes = sorted({setting["processes"] for setting in settings} | {min(2, world_size)})
         groups = {size: dist.new_group(list(range(size))) for size in sizes}
         allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        with seeds.preserved():
-            seeds.seed(0)
-            model = models.build(SIZES).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
-        draw = seeds.generator(3)
-        most = max(setting["batch"] for setting in settings)
-        images = torch.randn(most, 1, 28, 28, generator=draw).contiguous(memory_format=torch.channels_last)
-        labels = torch.randint(10, (most,), generator=draw)
+        model, optimizer, images, labels = _subject(max(setting["batch"] for setting in settings))
         found: list[list[float]] = [[] for _ in settings]
         steps = [2] * len(settings)
         order = np.random.default_rng(0)  # the same on every rank
@@ -70,8 +64,45 @@ def time_settings(settings: Sequence[Mapping[str, Any]], rounds: int, sample_s: 
                     steps[place] = int(min(50, max(2, sample_s // float(seconds))))
         if allowed:
             pin(allowed)
-        message_bytes = counts.parameter_bytes(model)
-        return {"seconds": found, "link": _link(message_bytes, groups, rank), "message_bytes": message_bytes}
+        message = counts.parameter_bytes(model)
+        return {"seconds": found, "link": _link(message, groups, rank), "message_bytes": message}
+
+
+def time_alone(threads: int, batch: int, repeats: int = 3) -> float:
+    """Time a step in this process, without any rank: the shortest of a few, in seconds.
+
+    Args:
+        threads: Of torch, for this measurement only.
+        batch: Images of the step.
+        repeats: After one that warms up.
+    """
+    model, optimizer, images, labels = _subject(batch)
+    before, taken = torch.get_num_threads(), []
+    try:
+        torch.set_num_threads(threads)
+        for _ in range(repeats + 1):
+            began_s = time.perf_counter()
+            train_step(model, optimizer, images, labels, 1)
+            taken.append(time.perf_counter() - began_s)
+    finally:
+        torch.set_num_threads(before)
+    return min(taken[1:])
+
+
+def message_bytes() -> int:
+    """Bytes of all gradients."""
+    return counts.parameter_bytes(models.build(SIZES))
+
+
+def _subject(batch: int) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor]:
+    """Model, optimizer, images and labels of a step."""
+    with seeds.preserved():
+        seeds.seed(0)
+        model = models.build(SIZES).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
+    draw = seeds.generator(3)
+    images = torch.randn(batch, 1, 28, 28, generator=draw).contiguous(memory_format=torch.channels_last)
+    return model, optimizer, images, torch.randint(10, (batch,), generator=draw)
 
 
 def pin(cpus: Sequence[int]) -> None:

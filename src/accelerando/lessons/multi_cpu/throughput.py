@@ -11,10 +11,9 @@ import numpy as np
 
 from accelerando import costs, measure
 from accelerando.lessons import Budget
+from accelerando.lessons.multi_cpu import backends
 from accelerando.lessons.multi_cpu.layouts import (
     BATCH,
-    EXAMPLE_COST,
-    EXAMPLE_MACHINE,
     FEWER,
     MOST_PROCESSES,
     Layout,
@@ -41,6 +40,7 @@ class Map:
         predicted_s: Layout -> seconds.
         seconds: Layout -> seconds in each round; empty when nothing was measured.
         disturbances: What else was known to take the cores meanwhile.
+        message_from: Where the link was measured, in words.
     """
 
     cores: int
@@ -48,6 +48,7 @@ class Map:
     predicted_s: Mapping[Layout, float]
     seconds: Mapping[Layout, Sequence[float]] = field(default_factory=dict)
     disturbances: Sequence[str] = ()
+    message_from: str = "two ranks"
 
     @property
     def measured_s(self) -> dict[Layout, float]:
@@ -80,7 +81,7 @@ class Map:
             f"message of two ranks. Predicted best: **{expected}** (processes × threads)."
         )
         if not self.seconds:
-            return f"Predicted only, with numbers from {EXAMPLE_MACHINE}. {told}"
+            return f"Predicted only, from one process and, for the message, {self.message_from}. {told}"
         best, belief = self.best, Layout(1, self.cores)
         fitting = [x for x in self.seconds if x.processes * x.threads <= self.cores]
         off = max(fitting, key=lambda x: abs(math.log(self.measured_s[x] / self.predicted_s[x])))
@@ -112,19 +113,31 @@ def _words(ratio: Ratio) -> str:
 
 
 def measure_map(budget: Budget, cores: int) -> Map:
-    """Measure a step for every layout of the grid, in one launch, in turns; in smoke only predict.
+    """Measure a step for every layout of the grid, in one launch, in turns; in smoke only predict, from one process.
 
     Args:
         budget: How many rounds.
         cores: ``Machine.usable_cores``.
     """
     if budget.name == "smoke":
-        return Map(cores, EXAMPLE_COST, predict_map(EXAMPLE_COST, cores))
+        return _predicted(cores)
     layouts = grid(cores)
     settings = [*(setting(layout) for layout in layouts), setting(Layout(1, 1), batch=FEWER)]
     world_size = max(layout.processes for layout in layouts)
     told = time_settings(settings, world_size, budget)
     return read_map(cores, layouts, told)
+
+
+def _predicted(cores: int) -> Map:
+    """Predict from steps in this process and from the messages that the course keeps; no rank is started."""
+    from accelerando.lessons.multi_cpu import on_layouts
+
+    link, where = backends.stored_link()
+    whole, fewer, threaded = (
+        on_layouts.time_alone(threads, batch) for threads, batch in ((1, BATCH), (1, FEWER), (cores, BATCH))
+    )
+    cost = fit_cost(whole, fewer, threaded, cores, link, on_layouts.message_bytes())
+    return Map(cores, cost, predict_map(cost, cores), message_from=where)
 
 
 def read_map(cores: int, layouts: Sequence[Layout], told: Mapping[str, Any]) -> Map:
