@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,6 @@ from accelerando.lessons.precision.gradients import images
 SIZES = models.MlpSizes(hidden=(64,))
 """Small: fp16 is slow on most CPUs, and the arithmetic of the scaler does not depend on the size."""
 Batch = tuple[torch.Tensor, torch.Tensor]
-Step = Callable[[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler, list[Batch], float], None]
 
 
 def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -36,93 +35,97 @@ def first_batches(budget: Budget, count: int, size: int = 32) -> Iterator[Batch]
         yield datasets.as_batch(train.images[rows]), torch.from_numpy(train.labels[rows])
 
 
-def right_order(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    batches: list[Batch],
-    clip_norm: float,
-) -> None:
-    """Make one optimizer step: scale and accumulate, unscale once, clip, step, update once."""
-    optimizer.zero_grad()
-    _accumulate(model, scaler, batches)
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-    scaler.step(optimizer)
-    scaler.update()
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What one optimizer step is made of, in whatever order.
+
+    Args:
+        model: In fp32; autocast makes it compute in fp16.
+        optimizer: Of its parameters.
+        scaler: Of its losses.
+        batches: Whose gradients make the step together.
+        clip_norm: Length that gradients are clipped to.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    batches: Sequence[Batch]
+    clip_norm: float
+
+    def accumulate(self, batches: Sequence[Batch]) -> None:
+        """Add up scaled gradients of the mean loss over all images of these batches."""
+        total = sum(len(labels) for _, labels in batches)
+        for inputs, labels in batches:
+            self.add(inputs, labels, len(labels) / total)
+
+    def add(self, inputs: torch.Tensor, labels: torch.Tensor, share: float = 1.0) -> None:
+        """Add the scaled gradients of one batch's mean loss, times its share."""
+        with torch.autocast("cpu", torch.float16):
+            logits = self.model(inputs)
+        self.scaler.scale(nn.functional.cross_entropy(logits.float(), labels) * share).backward()
+
+    def clip(self) -> None:
+        """Clip the gradients, as large as they stand there now."""
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+
+    def make(self) -> None:
+        """Let the scaler step, and learn from it."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
 
-def _accumulate(model: nn.Module, scaler: torch.amp.GradScaler, batches: list[Batch]) -> None:
-    total = sum(len(labels) for _, labels in batches)
-    for inputs, labels in batches:
-        scaler.scale(_loss(model, inputs, labels) * (len(labels) / total)).backward()
+Order = Callable[[Step], None]
 
 
-def _loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    with torch.autocast("cpu", torch.float16):
-        logits = model(inputs)
-    return nn.functional.cross_entropy(logits.float(), labels)
+def right_order(step: Step) -> None:
+    """Scale and accumulate, unscale once, clip, step, update once."""
+    step.optimizer.zero_grad()
+    step.accumulate(step.batches)
+    step.scaler.unscale_(step.optimizer)
+    step.clip()
+    step.make()
 
 
-def _clip_first(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    batches: list[Batch],
-    clip_norm: float,
-) -> None:
-    optimizer.zero_grad()
-    _accumulate(model, scaler, batches)
-    nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-    scaler.step(optimizer)
-    scaler.update()
+def _clip_first(step: Step) -> None:
+    step.optimizer.zero_grad()
+    step.accumulate(step.batches)
+    step.clip()
+    step.make()
 
 
-def _unscale_each(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    batches: list[Batch],
-    clip_norm: float,
-) -> None:
-    optimizer.zero_grad()
-    for batch in batches:
-        _accumulate(model, scaler, [batch])
-        scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-    scaler.step(optimizer)
-    scaler.update()
+def _unscale_each(step: Step) -> None:
+    step.optimizer.zero_grad()
+    for batch in step.batches:
+        step.accumulate([batch])
+        step.scaler.unscale_(step.optimizer)
+    step.clip()
+    step.make()
 
 
-def _not_divided(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    batches: list[Batch],
-    clip_norm: float,
-) -> None:
-    optimizer.zero_grad()
-    for inputs, labels in batches:
-        scaler.scale(_loss(model, inputs, labels)).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-    scaler.step(optimizer)
-    scaler.update()
+def _not_divided(step: Step) -> None:
+    step.optimizer.zero_grad()
+    for inputs, labels in step.batches:
+        step.add(inputs, labels)
+    step.scaler.unscale_(step.optimizer)
+    step.clip()
+    step.make()
 
 
-def _step_without_scaler(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    batches: list[Batch],
-    clip_norm: float,
-) -> None:
-    optimizer.zero_grad()
-    _accumulate(model, scaler, batches)
-    optimizer.step()
+def _step_without_scaler(step: Step) -> None:
+    step.optimizer.zero_grad()
+    step.accumulate(step.batches)
+    step.optimizer.step()
 
 
-ORDERS: dict[str, Step] = {
+def _in_fp32(step: Step) -> None:
+    inputs, labels = (torch.cat(parts) for parts in zip(*step.batches, strict=True))
+    nn.functional.cross_entropy(step.model(inputs), labels).backward()
+    step.clip()
+    step.optimizer.step()
+
+
+ORDERS: dict[str, Order] = {
     "scale, accumulate, unscale, clip, step, update": right_order,
     "clip before unscale": _clip_first,
     "unscale after every batch": _unscale_each,
@@ -203,22 +206,9 @@ def compare_orders(budget: Budget, *, clip_norm: float = 10.0) -> OrderTable:
     return OrderTable(tuple(rows), clip_norm)
 
 
-def _in_fp32(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    batches: list[Batch],
-    clip_norm: float,
-) -> None:
-    inputs, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    nn.functional.cross_entropy(model(inputs), labels).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-    optimizer.step()
-
-
-def _update(start: nn.Module, batches: list[Batch], clip_norm: float, order: Step) -> torch.Tensor:
+def _update(start: nn.Module, batches: list[Batch], clip_norm: float, order: Order) -> torch.Tensor:
     model = copy.deepcopy(start)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    order(model, optimizer, torch.amp.GradScaler("cpu", init_scale=2.0**12), batches, clip_norm)
+    order(Step(model, optimizer, torch.amp.GradScaler("cpu", init_scale=2.0**12), batches, clip_norm))
     pairs = zip(model.parameters(), start.parameters(), strict=True)
     return torch.cat([(after.detach() - before.detach()).reshape(-1) for after, before in pairs])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from accelerando.lessons import Budget
-from accelerando.lessons.precision.orders import first_batches, fresh, right_order
+from accelerando.lessons.precision.orders import Step, first_batches, fresh, right_order
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def trace_scale(budget: Budget, *, init_scale: float = 2.0**24, growth_interval:
     scales, skipped = [], []
     for batch in first_batches(budget, 12 * min(budget.rounds, 7) + 12):
         scales.append(scaler.get_scale())
-        right_order(model, optimizer, scaler, [batch], 1e9)
+        right_order(Step(model, optimizer, scaler, [batch], 1e9))
         skipped.append(scaler.get_scale() < scales[-1])
     return ScaleTrace(tuple(scales), tuple(skipped), growth_interval)
 
@@ -90,7 +90,7 @@ def measure_restart(budget: Budget, *, init_scale: float = 2.0**24) -> Restart:
     scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
     batches = list(first_batches(budget, 40))
     for batch in batches[:20]:
-        right_order(model, optimizer, scaler, [batch], 1e9)
+        right_order(Step(model, optimizer, scaler, [batch], 1e9))
     checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
     skipped = []
     for has_state in (True, False):
@@ -103,7 +103,7 @@ def measure_restart(budget: Budget, *, init_scale: float = 2.0**24) -> Restart:
         count = 0
         for batch in batches[20:]:
             before = scaler.get_scale()
-            right_order(model, optimizer, scaler, [batch], 1e9)
+            right_order(Step(model, optimizer, scaler, [batch], 1e9))
             count += scaler.get_scale() < before
         skipped.append(count)
     return Restart(checkpoint["scaler"]["scale"], skipped[0], skipped[1], len(batches) - 20)
