@@ -65,11 +65,8 @@ class OverlapStory:
         }
 
     def pairs_ms(self) -> dict[str, tuple[float, float | None]]:
-        """Predicted and measured milliseconds, without messages first."""
-        pairs: dict[str, tuple[float, float | None]] = {"no messages": (1e3 * self.silent_s, 1e3 * self.silent_s)}
-        for name, seconds in self.predicted_s.items():
-            pairs[name] = 1e3 * seconds, 1e3 * self.measured_s[name]
-        return pairs
+        """Predicted and measured milliseconds, for each of `buckets`."""
+        return {name: (1e3 * seconds, 1e3 * self.measured_s[name]) for name, seconds in self.predicted_s.items()}
 
     def rows_ms(self) -> dict[str, tuple[float, list[tuple[float, float]]]]:
         """For the figure: name of `CAPS_MB` -> milliseconds of backward, and when each message travels, predicted."""
