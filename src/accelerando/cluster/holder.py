@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -19,52 +18,12 @@ from typing import Any
 
 from accelerando.cluster import marks, network, slurm
 from accelerando.cluster.hosts import LOGIN, Link, Node, hosts_file
+from accelerando.cluster.runs import Run, answer_on, broken_off, lost_node
 
 _LOOK_EVERY_S = 0.05
-_GRACE_S = 3.0  # for the others, after one command has failed
 _DAEMONS_S = 30.0
 _FIRST_PORT, _PORTS = 20000, 10000
 _MOST_STEPS = 64
-
-
-class Run:
-    """One program on the cluster: its commands, its caller's connection, its end."""
-
-    def __init__(self, connection: socket.socket, mark: str, request: dict[str, Any]) -> None:
-        self.connection, self.mark = connection, mark
-        self.nodes, self.limit_s = request["nodes"], float(request["limit_s"])
-        self.in_slurm = bool(request["in_slurm"])
-        self.began_s = time.monotonic()
-        self.failed_s: float | None = None
-        self.processes: list[tuple[str, subprocess.Popen[bytes]]] = []
-
-    def outcome(self, lost: set[str]) -> dict[str, Any] | None:
-        """How it ended: whether well, a sentence, and what to blame; None while it runs."""
-        now_s = time.monotonic()
-        gone = next((name for name in self.nodes if name in lost), None)
-        if gone:  # asked first: mpirun ends with status 0 when a node is lost
-            return _lost(gone)
-        codes = [(place, process.poll()) for place, process in self.processes]
-        if all(code == 0 for _, code in codes):
-            return {"is_complete": True, "reason": "finished"}
-        failed = [(place, code) for place, code in codes if code]
-        if failed and self.failed_s is None:
-            self.failed_s = now_s
-        if failed and (now_s > (self.failed_s or 0) + _GRACE_S or all(code is not None for _, code in codes)):
-            place, code = failed[0]
-            ending = f"on {place} {_epitaph(int(code or 0))}"
-            return {"is_complete": False, "cause": "command", "reason": f"the command {ending}", "ending": ending}
-        if now_s > self.began_s + self.limit_s:
-            return {"is_complete": False, "cause": "time", "reason": f"not finished after {self.limit_s:g} s"}
-        return None
-
-    def end(self, answer: dict[str, Any]) -> None:
-        """Kill what is left and answer."""
-        marks.end(self.mark)
-        for _, process in self.processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5.0)
-        _answer(self.connection, answer)
 
 
 class Holder:
@@ -184,7 +143,7 @@ class Holder:
                 if answer:
                     answer = self._confirmed(run, answer)
                 if run.connection in ready:  # its caller never writes again: this is its end
-                    answer = _broken_off("its caller went away")
+                    answer = broken_off("its caller went away")
                 if answer:
                     self.runs.remove(run)
                     self._end(run, answer)
@@ -192,7 +151,7 @@ class Holder:
     def _confirmed(self, run: Run, answer: dict[str, Any]) -> dict[str, Any]:
         """Ask each node whether it still is: mpirun may end, even with status 0, while a node is dying."""
         gone = next((name for name in run.nodes if not self._is_alive(name)), None)
-        return _lost(gone) if gone else answer
+        return lost_node(gone) if gone else answer
 
     def _end(self, run: Run, answer: dict[str, Any]) -> None:
         """End a run; Slurm is told, who else keeps the nodes for a job whose srun was killed."""
@@ -223,9 +182,9 @@ class Holder:
                 return True
             if request["op"] == "down":
                 return False  # the caller sees the connection close when all is over
-            _answer(connection, self._status() if request["op"] == "status" else {"port": self._port()})
+            answer_on(connection, self._status() if request["op"] == "status" else {"port": self._port()})
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _answer(connection, {"error": f"{type(error).__name__}: {error}"})
+            answer_on(connection, {"error": f"{type(error).__name__}: {error}"})
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -278,28 +237,7 @@ class Holder:
     def close(self) -> None:
         """End the runs with an answer; everything else ends with this process."""
         for run in self.runs:
-            run.end(_broken_off("the cluster was taken down"))
-
-
-def _answer(connection: socket.socket, answer: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError), connection:
-        connection.setblocking(True)
-        connection.settimeout(5.0)
-        connection.sendall(json.dumps(answer).encode())
-
-
-def _lost(node: str) -> dict[str, Any]:
-    return {"is_complete": False, "cause": "node", "reason": f"{node} was lost: its first process ended"}
-
-
-def _broken_off(reason: str) -> dict[str, Any]:
-    return {"is_complete": False, "cause": "caller", "reason": reason}
-
-
-def _epitaph(code: int) -> str:
-    if code < 0 and -code in set(signal.Signals):
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with status {code}"
+            run.end(broken_off("the cluster was taken down"))
 
 
 def main() -> None:
