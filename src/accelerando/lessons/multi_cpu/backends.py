@@ -91,7 +91,7 @@ class Backends:
             return f"There is no oneCCL here ({self.reason}): gloo is alone. The pale lines are from elsewhere."
         ratios = self.ratios()
         told = [
-            f"{_size(size)}: **{ratio.middle:.1f}** ({ratio.low:.1f} to {ratio.high:.1f})"
+            f"{_size(size)}: **{_times(ratio.middle)}** ({_times(ratio.low)} to {_times(ratio.high)})"
             for size, ratio in ratios.items()
         ]
         ahead = ", ".join(_size(size) for size, ratio in ratios.items() if ratio.low > 1)
@@ -156,6 +156,10 @@ class Backends:
             "that belongs to one process alone). Before that each rank had "
             f"**{_size(self.start_bytes)}** of its own: libraries, models, buffers, once for every process."
         )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2g}"
 
 
 def _milliseconds(found: tuple[float, float, float]) -> tuple[float, float, float]:

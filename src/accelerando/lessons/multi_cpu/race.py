@@ -86,8 +86,8 @@ class Race:
         helped = {
             "faster": "pinning helped",
             "slower": "pinning cost something",
-            "too close to call": "no difference can be told from chance: with as many processes as cores the system "
-            "finds these places by itself",
+            "too close to call": "no difference can be told from chance (with as many processes as cores the system "
+            "usually finds these places by itself)",
         }
         told = (
             f"Each rank on its own cores: **{own}** as not pinned; {helped[own.verdict]}. All ranks on the same core: "

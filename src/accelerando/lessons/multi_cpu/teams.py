@@ -98,7 +98,7 @@ class Team:
         atexit.unregister(self.close)
         for worker in self._workers:
             worker.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)  # waits for calls to notice, so that nothing is left
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
