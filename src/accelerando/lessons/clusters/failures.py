@@ -167,7 +167,7 @@ def _tell(budget: Budget, stage: Stage, folder: Path) -> Failure:
     try:
         ends[RENEWED] = _end(renewed.run(TARGET, _payload(folder / "renewed")).values)
     except ranks.RanksFailed as failure:
-        failed += f"Two new nodes did not get to the end: {failure.result.reason}."
+        failed += f"Two new nodes did not get to the end: {failure.result.reason}. "
     finally:
         renewed.close()
     return Failure(plug.pulled, reason, undisturbed, ends, failed.strip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -77,6 +78,12 @@ class Recovery:
         if start.seconds is None or way.seconds is None:
             return start.predicted_s / way.predicted_s
         return start.seconds / way.seconds
+
+    @property
+    def best_kept(self) -> float:
+        """How many times as fast the fastest way was whose accuracy was kept; NaN if there was none."""
+        kept = [name for name, way in self.ways.items() if way.verdict is not None and way.verdict.verdict == "kept"]
+        return max((self.gain(name) for name in kept), default=math.nan)
 
     def table(self) -> str:
         """Markdown: bytes and seconds, predicted and measured, and the accuracy."""
