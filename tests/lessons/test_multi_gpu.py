@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from accelerando import collectives, costs, lessons, ranks, readers
+from accelerando import collectives, costs, lessons, programs, ranks, readers
 from accelerando.figures import multi_gpu as pictures
 from accelerando.lessons.multi_gpu import (
     imitation,
@@ -121,6 +121,24 @@ def test_the_explorer_follows_a_pasted_matrix_and_refuses_other_text() -> None:
     field.value = topologies.text("4 x A100, bridges across sockets").replace("SYS", "NODE")
     assert "slowest hop is NODE" in said.value
     assert "as pasted" in picture.alt
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_offered"),
+    [
+        ("\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n", True),
+        ("\tGPU0\nGPU0\t X \n", False),
+        ("no driver", False),
+        (None, False),
+    ],
+)
+def test_the_explorer_offers_this_machine_where_it_has_several_gpus(
+    monkeypatch: pytest.MonkeyPatch, answer: str | None, is_offered: bool
+) -> None:
+    monkeypatch.setattr(programs, "ask", lambda *words: answer)
+    found = topologies.texts()
+    assert next(iter(found)) == next(iter(topologies.MACHINES))
+    assert ("this machine" in found) == is_offered
 
 
 # -- rings ------------------------------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accelerando import collectives, costs, readers
+from accelerando import collectives, costs, programs, readers
 from accelerando.lessons.multi_gpu import wires
 
 FOLDER = Path(__file__).with_name("dumps")
@@ -103,8 +104,13 @@ def text(machine: str) -> str:
 
 
 def texts() -> dict[str, str]:
-    """Every machine of `MACHINES` with its matrix, for the explorer."""
-    return {machine: text(machine) for machine in MACHINES}
+    """Every machine of `MACHINES` with its matrix, for the explorer; last, this one, if it has several GPUs."""
+    found = {machine: text(machine) for machine in MACHINES}
+    own = programs.ask("nvidia-smi", "topo", "-m")
+    with contextlib.suppress(readers.Unreadable):
+        if own and read(own).gpus > 1:
+            found["this machine"] = own
+    return found
 
 
 def slowest(hops: Sequence[str]) -> str:
