@@ -93,6 +93,7 @@ def test_the_stages_of_a_function_with_a_gradient() -> None:
     assert "erf" in work.decomposed
     assert "`gelu_backward`" in work.decomposition_sentence()
     assert work.backward
+    assert work.forward.splitlines()[-1] in work.joint_sentence()
     assert x.grad is None
     assert work.kernel_sentence() == NO_CODE.why
 
@@ -205,8 +206,18 @@ def test_both_chains_are_the_same_function() -> None:
     x = torch.randn(50)
     torch.testing.assert_close(breaks.chain(x), breaks.chain_in_pieces(x))
     found = breaks.measure_cuts(SMOKE, NO_CODE)
-    assert found.pieces == 4
+    assert (found.pieces, found.predicted) == (4, 4.0)
     assert NO_CODE.why in found.sentence()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(6.0, "fresh memory"), (4.2, "so it came"), (2.0, "it is less"), (0.5, "the pieces won")]
+)
+def test_what_cuts_cost_is_set_beside_what_the_bytes_promise(ratio: float, words: str) -> None:
+    measured = fused(ratio, "faster", traffic.Traffic(5, 500, 100)).found
+    said = breaks.BreakCost(measured, 4, 4.0, WITH_CODE).sentence()
+    assert words in said
+    assert ("**4.0 times**" in said) == (ratio > 1)
 
 
 # -- shapes
@@ -218,12 +229,12 @@ def test_remedies_for_the_last_batch() -> None:
         "nothing": 1,
         "`dynamic=False`": 1,
         "`dynamic=True`": 0,
-        "`mark_dynamic(x, 0)`": 0,
+        "`torch._dynamo.mark_dynamic(x, 0)`": 0,
         "`drop_last=True`": 0,
         "padding": 0,
     }
-    assert found["`drop_last=True`"].images == 96
-    assert (found["padding"].images, found["padding"].rows) == (100, 128)
+    assert found["`drop_last=True`"].examples == 96
+    assert (found["padding"].examples, found["padding"].rows) == (100, 128)
     assert shapes.table(tuple(found.values())).count("\n") == 1 + len(found)
 
 
@@ -231,7 +242,7 @@ def test_lengths_without_dynamic_shapes_run_into_the_limit() -> None:
     found = {trial.name: trial.recompiles for trial in shapes.try_lengths()}
     assert found["nothing"] == 1
     assert found["`dynamic=False`"] == torch._dynamo.config.recompile_limit - 1
-    assert found["buckets of 16"] == 2
+    assert found["`dynamic=False`, buckets of 16"] == 2
 
 
 def test_surprises_are_counted_and_only_the_first_is_none() -> None:
@@ -287,8 +298,8 @@ def paid(ratio: float, low: float, high: float, **more: object) -> payback.Payba
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (paid(2.0, 1.8, 2.2), "paid back after about 200 steps (with 5.0 s for getting the compiler ready, once: 300)"),
-        (paid(2.0, 1.8, 2.2, start_s=0.0), "paid back after about 200 steps."),
+        (paid(2.0, 1.8, 2.2), "another 5.0 s to get it ready, after **300**."),
+        (paid(2.0, 1.8, 2.2, start_s=0.0), "paid back after about **200 steps**."),
         (paid(0.8, 0.7, 0.9), "never paid back"),
         (paid(1.0, 0.9, 1.1), "cannot be told"),
         (paid(1.0, 0.9, 1.1, toolchain=NO_CODE), "Nothing generates code here."),
@@ -318,6 +329,8 @@ def test_the_race_is_told_whether_or_not_it_is_won() -> None:
     assert "0% off" in won.sentence()
     assert "never" in lost.sentence()
     assert "behind" in lost.sentence()
+    assert "one of fewer than 300." in won.sentence()
+    assert "5.0 s later" in won.picture().words
     assert "measured at step 200" in won.picture().words
     assert "not within" in lost.picture().words
 

@@ -14,6 +14,7 @@ import torch
 from accelerando import counts, measure, seeds, torch_compile
 from accelerando.lessons import Budget
 from accelerando.lessons.compilation.toolchain import Toolchain
+from accelerando.lessons.compilation.traffic import count_traffic
 
 SEEN: list[float] = []
 """Where `watch_by_item` notes what it saw, as research code does."""
@@ -128,6 +129,7 @@ def table(reports: tuple[BreakReport, ...]) -> str:
     lines = ["| what cuts it | graphs | Dynamo says | graphs when mended |", "|---|---|---|---|"]
     for report in reports:
         reason = "; ".join(dict.fromkeys(report.cut.reasons)).replace("|", "/")[:120] or "no word"
+        reason = reason.replace("generic_jump TensorVariable()", "a jump that depends on a tensor (`generic_jump`)")
         lines.append(
             f"| {report.name} | {report.cut.graphs or '0: nothing is compiled'} | {reason} | {report.mended.graphs} |"
         )
@@ -177,11 +179,13 @@ class BreakCost:
     Args:
         found: The function in pieces against the whole one, both compiled.
         pieces: Graphs of the first.
+        predicted: Times as fast in one piece, if bytes were all that counts.
         toolchain: How far compiling went.
     """
 
     found: measure.Comparison
     pieces: int
+    predicted: float
     toolchain: Toolchain
 
     def sentence(self) -> str:
@@ -194,7 +198,18 @@ class BreakCost:
         if high < 1:
             return f"{ratio}: here the pieces won, so something else than the cuts decided. Try other `numbers`."
         if low > 1:
-            return f"{ratio}: each cut writes the numbers to memory and reads them back, and calls Python in between."
+            told = (
+                f"{ratio}. Each piece reads the numbers and writes them; counting those bytes promises "
+                f"**{self.predicted:.1f} times**"
+            )
+            if self.found.ratio > 1.25 * self.predicted:
+                return (
+                    f"{told}. A cut brings more than those bytes: fresh memory for the result of each piece, and "
+                    "Python in between. How much of the rest is whose was not measured."
+                )
+            if self.found.ratio < 0.75 * self.predicted:
+                return f"{told}, and it is less: the arithmetic takes its time, or a cache held some of the numbers."
+            return f"{told}, and so it came."
         return f"{ratio}: at this size, on this machine, the cuts cost nothing that can be told from noise."
 
 
@@ -208,6 +223,7 @@ def measure_cuts(budget: Budget, toolchain: Toolchain, numbers: int = 2**22) -> 
     """
     x = torch.randn(numbers if budget.name != "smoke" else 2**12, generator=seeds.generator(0))
     pieces = counts.graph_breaks(chain_in_pieces, x).graphs
+    moved = [count_traffic(function, x).fused_bytes for function in (chain_in_pieces, chain)]
     with toolchain.caches(), torch.no_grad():
         cut, whole = (torch.compile(f, backend=toolchain.backend) for f in (chain_in_pieces, chain))
         with torch_compile.quiet():
@@ -217,4 +233,4 @@ def measure_cuts(budget: Budget, toolchain: Toolchain, numbers: int = 2**22) -> 
             lambda: cut(x), lambda: whole(x), budget_s=budget.pair_s, labels=("in pieces", "in one piece")
         )
     torch._dynamo.reset()
-    return BreakCost(found, pieces, toolchain)
+    return BreakCost(found, pieces, moved[0] / moved[1], toolchain)

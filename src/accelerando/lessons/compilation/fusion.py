@@ -43,9 +43,9 @@ class Fusion:
     def sentence(self) -> str:
         """What this run showed."""
         low, high = self.found.interval
-        spread = f" (interval {low:.2f} to {high:.2f})" if high < float("inf") else ""
+        spread = f" ({self.found.confidence:.0%} interval {low:.2f} to {high:.2f})" if high < float("inf") else ""
         start = f"{self.toolchain.why} " if self.toolchain.why else ""
-        start += f"Compiled it took 1/{self.found.ratio:.2f} of the time{spread}"
+        start += f"Compiled it is {self.found.ratio:.2f} times as fast{spread}"
         if not self.toolchain.generates_code:
             return f"{start}. The operators are the same as before, so there was nothing to gain."
         if self.found.verdict == "not faster" or self.found.ratio < 1.1:

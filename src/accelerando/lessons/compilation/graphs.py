@@ -60,8 +60,9 @@ class Workflow:
         lines = [len(text.splitlines()) for text in (self.joint, self.forward, self.backward)]
         return (
             f"The joint graph has {lines[0]} lines; cut in two it is {lines[1]} for the forward and {lines[2]} for "
-            "the backward. What the backward needs crosses the cut, or is computed again where that is cheaper than "
-            "keeping it."
+            "the backward: each half has inputs of its own, and what is computed again stands in both. The forward "
+            f"ends with `{self.forward.splitlines()[-1]}`: its result, and behind it what crosses the cut, kept in "
+            "memory until the backward comes."
         )
 
     def decomposition_sentence(self) -> str:

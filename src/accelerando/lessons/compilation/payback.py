@@ -75,14 +75,18 @@ class Payback:
         spread = f" (95 % interval {low:.2f} to {high:.2f})" if high < math.inf else ""
         start = f"{self.toolchain.why} " if self.toolchain.why else ""
         start += (
-            f"**{self.subject.name}**: {self.ratio:.2f} times as fast{spread}; a step took "
+            f"**{self.subject.name}**: round by round {self.ratio:.2f} times as fast{spread}; the median step took "
             f"{measure.duration(self.eager_step_s)} eager, {measure.duration(self.compiled_step_s)} compiled, and "
             f"compiling took {measure.duration(self.compile_s)}"
         )
         if self.verdict == "faster":
-            cold = f"{self.start_s:.1f} s for getting the compiler ready, once: {self.cold_break_even_steps:,.0f}"
-            more = f" (with {cold})" if self.start_s > 0.5 else ""
-            return f"{start}. That is paid back after about {self.break_even_steps:,.0f} steps{more}."
+            warm = f"{start}. That is paid back after about **{self.break_even_steps:,.0f} steps**"
+            if self.start_s <= 0.5:
+                return f"{warm}."
+            return (
+                f"{warm} where the compiler is ready already; in a fresh process, which needs another "
+                f"{self.start_s:.1f} s to get it ready, after **{self.cold_break_even_steps:,.0f}**."
+            )
         if self.verdict == "slower":
             return f"{start}. That is never paid back: compiled, each step takes longer."
         return f"{start}. Whether that is ever paid back cannot be told: the steps do not differ by more than noise."

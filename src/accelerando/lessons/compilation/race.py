@@ -61,7 +61,16 @@ class Race:
         met_s = float(np.interp(self.crossed_at, self.steps, self.compiled_s))
         return (
             f"{start}{said}. Measured: the compiled run is ahead from step **{self.crossed_at:,}** on{off}, after "
-            f"{met_s:.1f} s. A run of fewer steps is better left alone."
+            f"{met_s:.1f} s. A run of fewer steps is better left alone{self._cold()}."
+        )
+
+    def _cold(self) -> str:
+        """The same for a fresh process, where getting ready takes long enough to be told."""
+        cold = self.payback.cold_break_even_steps
+        if self.payback.start_s <= 0.5 or cold == math.inf:
+            return ""
+        return (
+            f"; in a fresh process, {self.payback.start_s:.1f} s behind before it begins, one of fewer than {cold:,.0f}"
         )
 
     def picture(self) -> Picture:
@@ -73,6 +82,7 @@ class Race:
             self.compiled_s.tolist(),
             predicted=self.payback.break_even_steps,
             crossed_at=self.crossed_at,
+            ready_s=self.payback.start_s,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from accelerando import rounds, torch_compile
+from accelerando import measure, rounds, torch_compile
 from accelerando.lessons import Budget
 from accelerando.lessons.compilation.sides import compile_trifle, in_own_process, in_turns, make_sides, seconds
 from accelerando.lessons.compilation.subjects import Subject
@@ -37,18 +37,19 @@ SETTINGS = (
     Setting('backend="aot_eager"', {"backend": "aot_eager"}, "and AOTAutograd: one graph for the backward, too"),
     Setting("the default", {"backend": "inductor"}, "and Inductor: fused kernels"),
     Setting('mode="reduce-overhead"', {"mode": "reduce-overhead"}, "and CUDA graphs: on a CPU the same as the default"),
-    Setting("dynamic=True", {"dynamic": True}, "sizes are symbols in the generated code"),
+    Setting("dynamic=True", {"dynamic": True}, "Inductor, and one code for every size"),
     Setting('mode="max-autotune"', {"mode": "max-autotune"}, "and several versions of each matrix product, timed"),
 )
 
 
 @dataclass(frozen=True)
 class SettingPoint:
-    """A setting's price and gain."""
+    """A setting's price and gain, with the seconds of the eager step that it is set against."""
 
     setting: Setting
     compile_s: float
     point: rounds.RoundPoint
+    eager_s: float
 
 
 def measure_settings(subject: Subject, budget: Budget, toolchain: Toolchain) -> tuple[SettingPoint, ...]:
@@ -76,14 +77,13 @@ def measure_settings(subject: Subject, budget: Budget, toolchain: Toolchain) -> 
             SETTINGS[number],
             compile_s,
             rounds.RoundPoint(number + 1, row["median_s"], row["ratio"], (row["low"], row["high"]), ()),
+            found["eager_s"],
         )
         for number, compile_s, row in rows
     )
 
 
-def settings_in_child(
-    sizes: Mapping[str, Any], batch_size: int, chosen: Sequence[int], count: int
-) -> dict[str, list[Any]]:
+def settings_in_child(sizes: Mapping[str, Any], batch_size: int, chosen: Sequence[int], count: int) -> dict[str, Any]:
     """Compile under each setting, then time them all in turns, the eager step first."""
     caches = torch_compile.empty_caches if any(map(_generates_code, chosen)) else nullcontext
     if caches is not nullcontext:
@@ -104,7 +104,7 @@ def settings_in_child(
         {"median_s": point.median_s, "ratio": point.ratio, "low": point.interval[0], "high": point.interval[1]}
         for point in points[1:]
     ]
-    return {"compile_s": took, "points": rows}
+    return {"compile_s": took, "points": rows, "eager_s": points[0].median_s}
 
 
 def _generates_code(number: int) -> bool:
@@ -121,5 +121,7 @@ def settings_table(found: Sequence[SettingPoint]) -> str:
             f"| `{entry.setting.name}` | {entry.compile_s:.1f} | {entry.point.ratio:.2f}{spread} | "
             f"{entry.setting.note} |"
         )
+    eager = f"The eager step took {measure.duration(found[0].eager_s)}. " if found else ""
     listed = ", ".join(f"`{name}`" for name in torch.compiler.list_backends())
-    return "\n".join([*lines, "", f"Backends that this PyTorch lists: {listed}."])
+    said = f"{eager}Backends that this PyTorch lists for use, those for finding faults left out: {listed}."
+    return "\n".join([*lines, "", said])

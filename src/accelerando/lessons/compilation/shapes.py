@@ -20,14 +20,14 @@ class ShapeTrial:
     Args:
         name: The remedy.
         recompiles: Translations after the first.
-        images: Different images that were trained on in an epoch.
+        examples: Different examples that were trained on in an epoch.
         rows: Rows computed in an epoch, padding included.
         note: What it costs otherwise.
     """
 
     name: str
     recompiles: int
-    images: int
+    examples: int
     rows: int
     note: str
 
@@ -37,30 +37,30 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x) * 2
 
 
-def batch_sizes(images: int, batch_size: int) -> list[int]:
+def batch_sizes(examples: int, batch_size: int) -> list[int]:
     """Sizes of an epoch's batches; the last one holds what is left over."""
-    whole, left = divmod(images, batch_size)
+    whole, left = divmod(examples, batch_size)
     return [batch_size] * whole + [left] * bool(left)
 
 
-def try_remedies(images: int = 1000, batch_size: int = 64, epochs: int = 3) -> tuple[ShapeTrial, ...]:
+def try_remedies(examples: int = 1000, batch_size: int = 64, epochs: int = 3) -> tuple[ShapeTrial, ...]:
     """Count the recompiles of some epochs whose last batch is smaller, under each remedy."""
-    sizes = batch_sizes(images, batch_size)
+    sizes = batch_sizes(examples, batch_size)
     whole = [size for size in sizes if size == batch_size]
     padded = [batch_size] * len(sizes)
     trials = (
-        ("nothing", sizes, None, False, "one translation more, with a symbol for the size; often slower code"),
-        ("`dynamic=False`", sizes, False, False, "one translation for every size there is"),
-        ("`dynamic=True`", sizes, True, False, "every size is a symbol from the start"),
-        ("`mark_dynamic(x, 0)`", sizes, None, True, "only the batch dimension is a symbol"),
-        ("`drop_last=True`", whole, None, False, "the images left over are not seen in this epoch"),
+        ("nothing", sizes, None, False, "one translation more, which holds for every size"),
+        ("`dynamic=False`", sizes, False, False, "one translation for each size there is"),
+        ("`dynamic=True`", sizes, True, False, "no size is fixed, from the start"),
+        ("`torch._dynamo.mark_dynamic(x, 0)`", sizes, None, True, "only the batch dimension is left open"),
+        ("`drop_last=True`", whole, None, False, "the examples left over are not seen in this epoch"),
         ("padding", padded, None, False, "rows of weight 0 are computed for nothing"),
     )
     return tuple(
         ShapeTrial(
             name,
             counts.recompiles(scaled, _calls(list(chosen) * epochs, is_marked), dynamic=dynamic),
-            min(images, sum(chosen)),
+            min(examples, sum(chosen)),
             sum(chosen),
             note,
         )
@@ -72,9 +72,14 @@ def try_lengths(lengths: Sequence[int] = tuple(range(16, 40, 2))) -> tuple[Shape
     """Count recompiles when every batch has another length, as sentences have, and when lengths come in buckets."""
     buckets = [16 * -(-length // 16) for length in lengths]
     trials = (
-        ("nothing", lengths, None, "the second length makes the size a symbol"),
+        ("nothing", lengths, None, "the second translation holds for every length"),
         ("`dynamic=False`", lengths, False, "beyond 8 translations Dynamo gives up: the rest runs uncompiled"),
-        ("buckets of 16", buckets, False, "few sizes, each with code of its own; padding up to the next bucket"),
+        (
+            "`dynamic=False`, buckets of 16",
+            buckets,
+            False,
+            "3 sizes, so none is left uncompiled and each has code for itself; padding up to the next bucket",
+        ),
     )
     return tuple(
         ShapeTrial(
@@ -95,11 +100,12 @@ def _calls(sizes: list[int], is_marked: bool) -> Calls:
     return calls
 
 
-def table(trials: tuple[ShapeTrial, ...], head: str = "remedy") -> str:
-    """Write trials as a Markdown table."""
-    lines = [f"| {head} | recompiles | used | computed | what it costs |", "|---|---|---|---|---|"]
+def table(trials: tuple[ShapeTrial, ...], head: str = "remedy", per: str = " per epoch") -> str:
+    """Write trials as a Markdown table; ``per`` says over what rows are counted, recompiles being counted over all."""
+    lines = [f"| {head} | recompiles | used{per} | computed{per} | what it costs |", "|---|---|---|---|---|"]
     lines += [
-        f"| {trial.name} | {trial.recompiles} | {trial.images:,} | {trial.rows:,} | {trial.note} |" for trial in trials
+        f"| {trial.name} | {trial.recompiles} | {trial.examples:,} | {trial.rows:,} | {trial.note} |"
+        for trial in trials
     ]
     return "\n".join(lines)
 
@@ -168,25 +174,31 @@ SURPRISES = (
         lambda: [(torch.ones(4, 3),), (torch.ones(3, 4).t(),), (torch.ones(4, 3),)],
         "`.contiguous()`, or one layout for all",
     ),
-    Surprise("a word", named, lambda: [(_one(), "tanh"), (_one(), "sigmoid"), (_one(), "tanh")], "few words, or none"),
+    Surprise(
+        "an argument that is a word (`kind='tanh'`)",
+        named,
+        lambda: [(_one(), "tanh"), (_one(), "sigmoid"), (_one(), "tanh")],
+        "each word is a program of its own: few of them, or none",
+    ),
     Surprise(
         "a step counter as Python number",
         warmed_up,
         lambda: [(_one(), step) for step in range(1, 13)],
-        "a tensor, `torch.tensor(step)`, or outside of the compiled part",
+        "none after the second value, from which on any number is allowed; better a tensor, `torch.tensor(step)`",
     ),
     Surprise(
         "a counter inside the module",
         Counting(),
         lambda: [(_one(),)] * 12,
-        'a buffer: `register_buffer("calls", torch.zeros(()))`',
+        "its value is a constant in the code: again for each, until 8 translations are made and the rest runs "
+        'uncompiled; better a buffer, `register_buffer("calls", torch.zeros(()))`',
     ),
 )
 
 
 def surprises() -> str:
     """Count the recompiles of every surprise, as a Markdown table."""
-    lines = ["| between the calls changes | calls | recompiles | remedy |", "|---|---|---|---|"]
+    lines = ["| between the calls changes | calls | recompiles | why, and the remedy |", "|---|---|---|---|"]
     for surprise in SURPRISES:
         calls = surprise.calls()
         found = counts.recompiles(surprise.function, calls)
