@@ -231,7 +231,8 @@ def test_without_groups_only_what_all_gave_up_can_go() -> None:
     for name in found.groups[0]:
         assert found.masked[name] == 8 == found.removed_with[name]
         assert found.removed_without[name] < 8
-    assert "24 of its channels were masked" in found.sentence()
+    assert "24 of its 48 channels were masked" in found.sentence()
+    assert "one would expect 6)" in found.sentence()
 
 
 def test_a_group_with_two_shares_is_refused() -> None:
@@ -417,6 +418,22 @@ def test_widths_are_timed_on_this_machine() -> None:
     assert stairs.sentence()
 
 
+def test_blocks_share_the_time_and_the_multiplications() -> None:
+    model = chain((8, 16))
+    before = state(model)
+    model = nn.Sequential(*list(model)[:-2], nn.Flatten(), nn.Linear(16 * 11 * 11, 5))
+    found = pruning.measure_blocks(model, SMOKE)
+    assert [(block.name, block.channels, block.pixels) for block in found.blocks] == [
+        ("0", (1, 8), 28),
+        ("4", (8, 16), 13),
+    ]
+    by_hand = (26 * 26 * 8 * 9, 11 * 11 * 16 * 8 * 9 + 16 * 11 * 11 * 5)
+    assert [block.work for block in found.blocks] == pytest.approx([part / sum(by_hand) for part in by_hand])
+    assert sum(block.time for block in found.blocks) == pytest.approx(1)
+    assert "| layer `4` | 8 → 16 | 13 x 13 |" in found.sentence()
+    assert same({name: state(model)[name] for name in list(before)[:-2]}, dict(list(before.items())[:-2]))
+
+
 # -- accuracy and speed -----------------------------------------------------------------------------------------------
 
 
@@ -458,16 +475,18 @@ def test_a_criterion_is_ahead_only_when_the_intervals_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "words"),
+    ("early", "late", "words"),
     [
-        ((-0.02, (-0.03, -0.01)), (-0.02, (-0.03, -0.01)), "lie 0.0 points, fewer"),
-        ((-0.09, (-0.10, -0.08)), (0.0, (-0.01, 0.01)), "clearly worth it"),
-        ((0.0, (-0.01, 0.01)), (-0.09, (-0.10, -0.08)), "small from the start is clearly ahead"),
+        ((0.0, (-0.01, 0.01)), (0.0, (-0.01, 0.01)), "warming up did not pay."),
+        ((0.09, (0.08, 0.10)), (0.0, (-0.01, 0.01)), "clearly worth it"),
+        ((0.0, (-0.01, 0.01)), (-0.02, (-0.03, -0.01)), "did not pay. Pruned after 2, it is clearly behind"),
+        ((-0.01, (-0.015, -0.005)), (-0.02, (-0.03, -0.01)), "small from the start is clearly ahead"),
     ],
 )
-def test_the_warm_up_sentence_fits_whatever_came_out(first: tuple, last: tuple, words: str) -> None:
-    points = tuple(warm_up.WarmUpPoint(warm, 3.0, change("", *found)) for warm, found in enumerate((first, last)))
-    assert words in warm_up.WarmUpReport(points, 2, 5.0, 0.85).sentence()
+def test_the_warm_up_sentence_fits_whatever_came_out(early: tuple, late: tuple, words: str) -> None:
+    told = [change("", *found) for found in ((0.0, (0.0, 0.0)), early, late)]
+    points = tuple(warm_up.WarmUpPoint(warm, 3.0, to_first, to_first) for warm, to_first in enumerate(told))
+    assert words in warm_up.WarmUpReport(points, 3, 5.0, 0.85).sentence()
 
 
 def trade(percent: int, ratio: float, difference: float, spread: float) -> trade_off.TradeOff:
@@ -486,12 +505,15 @@ def test_the_fastest_point_that_surely_keeps_its_accuracy_is_chosen() -> None:
     assert "2.00 times" in curve.sentence()
     assert "slower one" not in curve.sentence()
     turned = trade_off.TradeOffCurve((trade(0, 1, 0, 0), trade(50, 3, -0.01, 0.01), trade(75, 2, -0.02, 0.01)))
-    assert "The smaller net is the slower one" in turned.sentence()
+    assert "The smaller net is the slower one**: 4, 8 channels" in turned.sentence()
+    slow = trade_off.TradeOffCurve((trade(0, 1, 0, 0), trade(50, 3, -0.01, 0.01), trade(63, 0.8, -0.02, 0.01)))
+    assert "without 63 % a step is slower than that of the dense net, 0.80 times as fast" in slow.sentence()
 
 
 def test_the_rounding_sentence_fits_whatever_came_out(subject: pruning.Subject) -> None:
     found = pruning.compare_rounding(subject, SMOKE)
     assert found.multiple == 16
+    assert found.sparsity == 0.53
     assert all(more >= less for less, more in zip(found.literal, found.rounded, strict=True))
 
 
@@ -559,4 +581,6 @@ def test_a_plan_that_only_masks_leaves_the_net_as_large_as_it_was() -> None:
 
 
 def test_a_trial_compares_two_plans() -> None:
-    assert "times" in pruning.try_plan(pruning.START, {**pruning.START, "remove": True}, SMOKE).sentence()
+    said = pruning.try_plan(pruning.START, {**pruning.START, "remove": True}, SMOKE).sentence()
+    assert "times" in said
+    assert "2 points may be lost" in said

@@ -3,6 +3,7 @@
 Every experiment returns a frozen result with a ``sentence``: what this run showed, whichever way it came out.
 """
 
+from accelerando.lessons.pruning.blocks import BlockReport, measure_blocks
 from accelerando.lessons.pruning.channels import Staircase, measure_staircase, predict_conv_s
 from accelerando.lessons.pruning.config import config_list
 from accelerando.lessons.pruning.criteria import CriteriaReport, compare_criteria
@@ -31,6 +32,7 @@ __all__ = [
     "START",
     "TRAIN_PLAN",
     "WIDE_CNN",
+    "BlockReport",
     "CannotPrune",
     "CriteriaReport",
     "GapReport",
@@ -60,6 +62,7 @@ __all__ = [
     "find_masks",
     "gated_cnn",
     "images",
+    "measure_blocks",
     "measure_masks",
     "measure_removal",
     "measure_sparse_product",

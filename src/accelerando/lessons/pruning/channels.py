@@ -97,14 +97,14 @@ class Staircase:
         told = []
         if worse := sorted(self.worse_than_larger, key=lambda found: -found[2])[:3]:
             cases = "; ".join(f"{few} channels took {ratio:.2f} times as long as {more}" for few, more, ratio in worse)
-            told.append(f"**Fewer channels, more time**: {cases}.")
+            told.append(f"**Fewer channels, more time**, round by round: {cases}.")
         if jumps := sorted(self.jumps, key=lambda found: -found[2])[:3]:
             cases = "; ".join(
                 f"from {few} to {more} the time rose by {ratio - 1:.0%} and the work by "
                 f"{predict_conv_s(more, few, 1.0) - 1:.0%}"
                 for few, more, ratio in jumps
             )
-            told.append(f"**One channel more, a step up**: {cases}.")
+            told.append(f"**One channel more, a step up**, round by round: {cases}.")
         if told:
             return " ".join(told)
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ class GroupReport:
 
     Args:
         groups: Layers of each group.
+        channels: Layer -> output channels before anything was pruned.
         masked: Layer -> channels masked, without groups.
         removed_without: Layer -> channels that could really be removed then.
         removed_with: Layer -> channels removed when the groups were named.
@@ -25,6 +27,7 @@ class GroupReport:
     """
 
     groups: tuple[tuple[str, ...], ...]
+    channels: dict[str, int]
     masked: dict[str, int]
     removed_without: dict[str, int]
     removed_with: dict[str, int]
@@ -34,11 +37,15 @@ class GroupReport:
         """What this run showed."""
         names = " and ".join(" + ".join(group) for group in self.groups)
         group = self.groups[0] if self.groups else ()
-        asked, got = (sum(found[name] for name in group) for found in (self.masked, self.removed_without))
+        all_of_them, asked, got, grouped = (
+            sum(found[name] for name in group)
+            for found in (self.channels, self.masked, self.removed_without, self.removed_with)
+        )
+        chance = all_of_them * math.prod(self.masked[name] / self.channels[name] for name in group)
         return (
-            f"Added to each other, so one group: {names}. Without the group {asked} of its channels were masked and "
-            f"**{got}** could be removed, since each layer had chosen its own; with it "
-            f"{sum(self.removed_with[name] for name in group)} were removed."
+            f"Added to each other, so one group: {names}. Without the group {asked} of its {all_of_them} channels were "
+            f"masked and **{got}** could be removed, since each layer had chosen its own (by chance alone one would "
+            f"expect {chance:.0f}); with it {grouped} were removed."
         )
 
 
@@ -64,7 +71,7 @@ def compare_groups(sparsity: float = 0.5, channels: int = 32) -> GroupReport:
     for entry in with_groups:
         if "dependency_group_id" in entry:
             members.setdefault(entry["dependency_group_id"], []).append(entry["op_names"][0])
-    return GroupReport(tuple(map(tuple, members.values())), masked, removed[0], removed[1], with_groups)
+    return GroupReport(tuple(map(tuple, members.values())), before, masked, removed[0], removed[1], with_groups)
 
 
 def _masked_channels(mask: torch.Tensor) -> int:

@@ -163,4 +163,4 @@ def measure_sparse_product(budget: Budget, percents: tuple[int, ...] = (50, 80, 
             sparse = kept.to_sparse_csr() if is_csr else kept.to_sparse()
         subjects[percent] = functools.partial(torch.matmul, sparse, inputs)
     points = rounds.measure_rounds(subjects, budget.rounds, sample_s=0.03 if budget.rounds > 1 else 0.005)
-    return SparseCurve(points, "compressed rows" if is_csr else "coordinates")
+    return SparseCurve(points, "compressed rows, CSR" if is_csr else "coordinates")

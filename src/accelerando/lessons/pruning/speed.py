@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 
 from torch import nn
@@ -75,6 +76,7 @@ class RoundingReport:
         literal: Output channels of the layers, as the sparsity gives them.
         rounded: The same, rounded up to a multiple.
         multiple: Of what.
+        sparsity: Share of the channels that was to go.
         more_work: Multiplications of the rounded net / of the literal one.
     """
 
@@ -82,6 +84,7 @@ class RoundingReport:
     literal: tuple[int, ...]
     rounded: tuple[int, ...]
     multiple: int
+    sparsity: float
     more_work: float
 
     def sentence(self) -> str:
@@ -89,10 +92,13 @@ class RoundingReport:
         found = self.comparison
         if not found.pairs:
             return "Not one pair fitted into the time: the smoke budget only looks whether it runs."
+        low, high = found.interval
+        spread = f", {low:.2f} to {high:.2f}" if high < math.inf else ""
         start = (
-            f"Taken literally: {_listed(self.literal)} channels. Rounded up to multiples of {self.multiple}: "
+            f"{self.sparsity:.0%} of the channels are to go. Taken literally: {_listed(self.literal)} stay. "
+            f"Rounded up to multiples of {self.multiple}: "
             f"{_listed(self.rounded)}, with {self.more_work - 1:.0%} more multiplications. The rounded net "
-            f"has **{found.ratio:.2f} times** the speed of the literal one ({found.outcome})"
+            f"has **{found.ratio:.2f} times** the speed of the literal one ({found.outcome}{spread})"
         )
         if found.verdict == "faster":
             return f"{start}: more channels, and less time."
@@ -115,7 +121,7 @@ def compare_rounding(subject: Subject, budget: Budget, *, sparsity: float = 0.53
     found = _compare(literal.model, rounded.model, ("literal", "rounded"), budget)
     left = [tuple(new for _, new in list(net.channels.values())[:-1]) for net in (literal, rounded)]
     more = work(rounded.model) / work(literal.model)
-    return RoundingReport(found, left[0], left[1], multiple, more)
+    return RoundingReport(found, left[0], left[1], multiple, sparsity, more)
 
 
 def _listed(channels: tuple[int, ...]) -> str:

@@ -157,14 +157,16 @@ class PlanTrial:
     accuracy_before: float
     accuracy_after: float
     accuracy: stats.AccuracyVerdict
+    margin: float
 
     def sentence(self) -> str:
         """What this run showed."""
+        allowed = f"{100 * self.margin:g} points may be lost"
         runs = "one run" if self.accuracy.runs[0] == 1 else f"{self.accuracy.runs[0]} runs"
         return (
             f"**{self.ratio:.2f} times** as fast; accuracy {self.accuracy_before:.1%} with the first plan, "
-            f"{self.accuracy_after:.1%} with the second: {self.accuracy.verdict} ({runs} of each; `./course check` "
-            "measures longer, on a quiet machine)."
+            f"{self.accuracy_after:.1%} with the second: {self.accuracy.verdict} ({allowed}; {runs} of each; "
+            "`./course check` measures longer, on a quiet machine)."
         )
 
 
@@ -185,4 +187,4 @@ def try_plan(start: dict[str, Any], plan: dict[str, Any], budget: Budget, *, mar
     before, after = (np.stack([run["predictions"] == data.test.labels for run in side]) for side in sides)
     ratios = [math.log(old["seconds"] / new["seconds"]) for old, new in zip(*sides, strict=True)]
     kept = stats.paired_non_inferiority(before, after, margin)
-    return PlanTrial(math.exp(float(np.mean(ratios))), float(before.mean()), float(after.mean()), kept)
+    return PlanTrial(math.exp(float(np.mean(ratios))), float(before.mean()), float(after.mean()), kept, margin)

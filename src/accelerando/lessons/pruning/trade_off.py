@@ -86,7 +86,15 @@ class TradeOffCurve:
         )
 
     def _turn(self) -> str:
-        """Name a net that is surely slower than a larger one, if there is one."""
+        """Name a net that is surely slower than the dense one, or else than a larger one, if there is one."""
+        slow = [point for point in self.points[1:] if point.step.interval[1] < 1]
+        if slow:
+            worst = min(slow, key=lambda point: point.step.ratio)
+            few, more = (", ".join(map(str, found.channels)) for found in (worst, self.points[0]))
+            return (
+                f" **The smaller net is the slower one**: without {worst.percent} % a step is slower than that of the "
+                f"dense net, {worst.step.ratio:.2f} times as fast; {few} channels take longer than {more}."
+            )
         for place, point in enumerate(self.points):
             faster = [other for other in self.points[:place] if other.step.interval[0] > point.step.interval[1]]
             if faster:

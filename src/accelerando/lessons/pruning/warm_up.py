@@ -17,7 +17,8 @@ class WarmUpPoint:
 
     warm_epochs: int
     seconds: float  # of training, warm-up included
-    change: AccuracyChange
+    change: AccuracyChange  # against the dense net
+    to_first: AccuracyChange  # against the net that was pruned before the first epoch
 
 
 @dataclass(frozen=True)
@@ -40,25 +41,33 @@ class WarmUpReport:
         """What this run showed."""
         told = "; ".join(
             f"pruned after {point.warm_epochs}: {point.change.accuracy:.1%} in {point.seconds:.1f} s"
+            + (f" ({_points(point.to_first)} to pruning at once)" if point.warm_epochs else "")
             for point in self.points
         )
-        first, best = self.points[0], max(self.points[1:], key=lambda point: point.change.accuracy)
-        if best.change.interval[0] > first.change.interval[1]:
+        later = self.points[1:]
+        best = max(later, key=lambda point: point.change.accuracy)
+        behind = [str(point.warm_epochs) for point in later if point.to_first.interval[1] < 0]
+        if best.to_first.interval[0] > 0:
             verdict = (
                 f"Warming up for {best.warm_epochs} was clearly worth it: the weights say more once they have learned."
             )
-        elif first.change.interval[0] > best.change.interval[1]:
+        elif len(behind) == len(later):
             verdict = (
                 "**Here the net that was small from the start is clearly ahead**: the dense epochs were lost time."
             )
         else:
-            gap = 100 * abs(best.change.accuracy - first.change.accuracy)
+            lost = f" Pruned after {' and '.join(behind)}, it is clearly behind." if behind else ""
             verdict = (
-                f"Between the net that was small from the start and the best of the others lie {gap:.1f} points, fewer "
-                "than so many test images can tell from chance: in a run this short, warming up did not pay."
+                "The best of those that warmed up cannot be told from the net that was small from the start: in a run "
+                f"this short, warming up did not pay.{lost}"
             )
         dense = f"dense: {self.dense_accuracy:.1%} in {self.dense_seconds:.1f} s"
         return f"{self.epochs} epochs each; {dense}; {told}. {verdict}"
+
+
+def _points(change: AccuracyChange) -> str:
+    low, high = change.interval
+    return f"{100 * change.difference:+.1f} points, {100 * low:+.1f} to {100 * high:+.1f},"
 
 
 def compare_warm_up(budget: Budget, *, sparsity: float = 0.5, epochs: int | None = None) -> WarmUpReport:
@@ -71,7 +80,8 @@ def compare_warm_up(budget: Budget, *, sparsity: float = 0.5, epochs: int | None
     """
     epochs = epochs or (2 if budget.name == "smoke" else 3)
     dense = training.fit(TRAIN_RECIPE.changed(epochs=epochs), images(budget), model=new_model(budget))
-    points = []
+    points: list[WarmUpPoint] = []
+    at_once = dense
     for warm in range(epochs):
         model, seconds = new_model(budget), 0.0
         if warm:
@@ -79,5 +89,9 @@ def compare_warm_up(budget: Budget, *, sparsity: float = 0.5, epochs: int | None
         small = prune(model, sparsity, example()).model
         recipe = TRAIN_RECIPE if warm == 0 else TUNE_RECIPE
         found = training.fit(recipe.changed(epochs=epochs - warm), images(budget), model=small)
-        points.append(WarmUpPoint(warm, seconds + found.seconds, change(f"after {warm}", dense, found)))
+        at_once = at_once if warm else found
+        label = f"after {warm}"
+        points.append(
+            WarmUpPoint(warm, seconds + found.seconds, change(label, dense, found), change(label, at_once, found))
+        )
     return WarmUpReport(tuple(points), epochs, dense.seconds, dense.accuracy)
