@@ -71,28 +71,38 @@ def channel_norms(layers: Mapping[str, tuple[Sequence[float], Sequence[bool]]], 
     return sheet.picture
 
 
-def criteria(before: Mapping[str, float], after: Sequence[tuple[str, float]], dense: float, title: str) -> Picture:
-    """Accuracy by method: right after pruning, and after training again.
+def criteria(
+    before: Mapping[str, float],
+    after: Sequence[tuple[str, float, float, tuple[float, float]]],
+    dense: float,
+    title: str,
+) -> Picture:
+    """Accuracy by method, right after pruning and after training again; then what is left of the difference, enlarged.
 
     Args:
         before: Method -> accuracy, 0 to 1, right after pruning.
-        after: (method, accuracy) after training again.
+        after: (method, accuracy, difference to the dense net, its interval) after training again, as fractions.
         dense: Accuracy of the dense net.
         title: What is shown.
     """
-    said = "; ".join(f"{method}: {before[method]:.1%}, then {found:.1%}" for method, found in after)
-    with draw(f"{title}. Dense {dense:.1%}. {said}", height=0.9 + 0.34 * len(before)) as sheet:
-        axes, rows = sheet.axes[0], range(len(after))
-        names = [method for method, _ in reversed(after)]
-        axes.axvline(100 * dense, color=INK, linewidth=1)
-        axes.hlines(rows, 0, 100, color="#e6e8eb")
-        axes.plot([100 * before[name] for name in names], rows, "o", color=RED, label="right after")
-        final = dict(after)
-        axes.plot([100 * final[name] for name in names], rows, "s", color=BLUE, label="one epoch later")
-        axes.set_yticks(rows, labels=names)
-        axes.set(title=title, xlabel="accuracy, % (line: dense)", xlim=(0, 100), ylim=(-0.6, len(names) - 0.4))
-        axes.grid(visible=False, axis="y")
-        axes.legend(loc="center left", bbox_to_anchor=(0.02, 0.5))
+    said = "; ".join(f"{name}: {before[name]:.1%}, then {found:.1%}" for name, found, _, _ in after)
+    with draw(f"{title}. Dense {dense:.1%}. {said}", panels=2, width=7.4, height=1.1 + 0.34 * len(before)) as sheet:
+        left, right = sheet.axes
+        last = list(reversed(after))
+        rows, names = range(len(last)), [row[0] for row in last]
+        left.axvline(100 * dense, color=INK, linewidth=1)
+        left.plot([100 * before[name] for name in names], rows, "o", color=RED, label="right after")
+        left.plot([100 * row[1] for row in last], rows, "s", color=BLUE, label="one epoch later")
+        left.set_yticks(rows, labels=names)
+        left.set(title=title, xlabel="accuracy, % (line: dense)", xlim=(0, 100), ylim=(-0.6, len(names) - 0.4))
+        left.legend(loc="center left", bbox_to_anchor=(0.02, 0.5))
+        points = [(0.0, 100 * gap, 100 * low, 100 * high) for _, _, gap, (low, high) in last]
+        right.axvline(0, color=INK, linewidth=1)
+        right.errorbar([row[1] for row in points], rows, xerr=_bars(points), fmt="s", color=BLUE, capsize=3)
+        right.set_yticks(rows, labels=[])
+        right.set(title="One epoch later, enlarged", xlabel="points to dense", ylim=(-0.6, len(names) - 0.4))
+        for axes in sheet.axes:
+            axes.grid(visible=False, axis="y")
     return sheet.picture
 
 
