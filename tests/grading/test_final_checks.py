@@ -16,7 +16,7 @@ from accelerando.submission import LocalSubmission, NotAnswered, Result, SpeedTa
 
 SOURCE = Path(__file__).parents[2] / "solutions" / "final" / "final.ipynb"
 TIMED = ("final.train", "final.train_further", "final.train_furthest")
-CHEAP = ("final.train", "final.shard", "final.claims", "final.quiz")
+CHEAP = ("final.train", "final.shard", "final.resume", "final.claims", "final.quiz")
 
 
 @cache
@@ -30,7 +30,8 @@ def names_of(*sources: str) -> dict:
     import linecache
 
     names: dict = {}
-    for number, source in enumerate((cells()["setup"], *sources)):
+    given = [source for name, source in cells().items() if name.startswith("setup")]
+    for number, source in enumerate((*given, *sources)):
         file = f"<final {number} {hash(source)}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         exec(compile(source, file, "exec"), names)
@@ -53,7 +54,7 @@ def test_catalog_source_and_checks_name_the_same_questions() -> None:
     assert catalog.final().points == 100
 
 
-@pytest.mark.parametrize("question", ["final.shard", "final.claims", "final.quiz"])
+@pytest.mark.parametrize("question", ["final.shard", "final.resume", "final.claims", "final.quiz"])
 def test_own_answer_passes(question: str) -> None:
     outcome = judged(question, cells()[question.replace(".", "-")])
     assert isinstance(outcome, Result)
@@ -83,6 +84,7 @@ def test_listed_mistake_loses_its_question(question: str, code: str) -> None:
         ("final.shard", "def shard(n, rank, world_size, epoch): raise NotImplementedError()"),
         ("final.average_gradients", "def average_gradients(model, images):\n    raise NotImplementedError()"),
         ("final.global_recipe", "def global_recipe(base, world_size): raise NotImplementedError()"),
+        ("final.resume", "def resume(run, rank, world_size, ahead): raise NotImplementedError()"),
         ("final.claims", "claims = []"),
         ("final.quiz", "quiz = {}"),
     ],
@@ -169,3 +171,39 @@ def test_training_that_does_not_end_costs_nothing(monkeypatch: pytest.MonkeyPatc
     outcome = judged("final.global_recipe", cells()["final-global_recipe"])
     assert isinstance(outcome, Result)
     assert outcome.status == "not measurable here"
+
+
+def resumed_by(old: str, new: str) -> Result:
+    """How the course's own answer does with one change."""
+    source = cells()["final-resume"]
+    assert old in source
+    outcome = judged("final.resume", source.replace(old, new))
+    assert isinstance(outcome, Result)
+    return outcome
+
+
+def test_who_takes_which_image_of_a_step_is_the_learners_choice() -> None:
+    blocks = "[::-1]\n    return np.array_split(whole, world_size)[rank].tolist()"
+    changed = resumed_by(
+        "return order[step * together : (step + 1) * together][rank::world_size]",
+        f"whole = order[step * together : (step + 1) * together]{blocks}",
+    )
+    assert (changed.status, changed.message) == ("passed", "right")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hint"),
+    [
+        ('run["step"] + ahead', "ahead", "from the front of epoch 0 again"),
+        ('run["ranks"]', "world_size", "global batches of 6 images; before the failure they had 4"),
+        ('run["epoch"] + epochs', 'run["epoch"]', "epoch 1 runs, and the images come in the order of epoch 0"),
+        ('-(-run["images"] // together)', 'run["images"] // together', "the last 2 images of an epoch are passed over"),
+        ("[rank::world_size]", "[: world_size - rank]", "came more than once in one step"),
+        ("[rank::world_size]", "[rank::world_size][:1]", "1 of the step's 4 images are on no rank"),
+        ("[rank::world_size]", "[:0]", "no rank takes an image"),
+    ],
+)
+def test_mistake_after_a_failure_is_named_by_its_cause(old: str, new: str, hint: str) -> None:
+    found = resumed_by(old, new)
+    assert found.status == "failed"
+    assert hint in found.message

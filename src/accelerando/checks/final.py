@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from accelerando.checks import final_shares
 from accelerando.checks.final_answers import (
     WRONG_AVERAGES,
     WRONG_CLAIMS,
     WRONG_QUIZ,
     WRONG_RECIPES,
+    WRONG_RESUMES,
     WRONG_SHARDS,
     WRONG_TRAININGS,
 )
@@ -76,60 +78,13 @@ def shard(sub: Submission, rng: np.random.Generator) -> None:
         (int(rng.integers(2000, 5000)), 7),
         (3, 5),
     ):
-        before: list[np.ndarray] | None = None
-        for epoch in (0, 1):
-            shares = [_indices(sub.shard(n, rank, world_size, epoch)) for rank in range(world_size)]
-            _judge_shares(shares, n, world_size)
-            if before is not None and n > 100:
-                _judge_order(before, shares)
-            before = shares
-    if not np.array_equal(_indices(sub.shard(1001, 1, 3, 5)), _indices(sub.shard(1001, 1, 3, 5))):
+        final_shares.judge_shards(sub, n, world_size)
+    once, again = (final_shares.as_indices(sub.shard(1001, 1, 3, 5), "shard") for _ in range(2))
+    if not np.array_equal(once, again):
         raise Wrong(
             "Asked twice for the same shard, it gave two different ones. The ranks cannot talk to each other: how do "
             "they agree on one order?"
         )
-
-
-def _indices(value: Any) -> np.ndarray:
-    found = np.asarray(value)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise Wrong(f"`shard` returned {type(value).__name__} of shape {found.shape}. It should be a list of indices.")
-    return found
-
-
-def _judge_shares(shares: list[np.ndarray], n: int, world_size: int) -> None:
-    given = np.concatenate(shares).astype(np.int64) if shares else np.zeros(0, np.int64)
-    if given.size and (given.min() < 0 or given.max() >= n):
-        raise Wrong(
-            f"With {n} images, an index is {given.max() if given.max() >= n else given.min()}. Which are allowed?"
-        )
-    counts = np.bincount(given, minlength=n)
-    if counts.max(initial=0) > 1:
-        raise Wrong(
-            f"With {n} images on {world_size} ranks, {int((counts > 1).sum())} image(s) came more than once. Two ranks "
-            "that train on the same image do the same work twice: where do their shares overlap?"
-        )
-    if counts.min(initial=1) < 1:
-        raise Wrong(
-            f"With {n} images on {world_size} ranks, {int((counts < 1).sum())} image(s) were left out. Who takes the "
-            "rest when the shares do not divide?"
-        )
-    sizes = [len(share) for share in shares]
-    if max(sizes) - min(sizes) > 1:
-        raise Wrong(
-            f"With {n} images on {world_size} ranks the shares have from {min(sizes)} to {max(sizes)} images. "
-            "Everybody waits for the longest: can they be more even?"
-        )
-
-
-def _judge_order(before: list[np.ndarray], after: list[np.ndarray]) -> None:
-    if all(set(old) == set(new) for old, new in zip(before, after, strict=True)):
-        raise Wrong(
-            "Each rank has the same images in every epoch. Its gradients then know one part of the data only: should "
-            "the images be dealt out before or after shuffling?"
-        )
-    if np.array_equal(after[0], np.sort(after[0])):
-        raise Wrong("The indices come in ascending order. What happens when the images are stored class by class?")
 
 
 @grades("final.average_gradients", wrong=WRONG_AVERAGES)
@@ -174,6 +129,13 @@ def global_recipe(sub: Submission, rng: np.random.Generator) -> None:
     from accelerando.checks import final_recipe
 
     final_recipe.judge(sub, rng)
+
+
+@grades("final.resume", wrong=WRONG_RESUMES)
+def resume(sub: Submission, rng: np.random.Generator) -> None:
+    """Fewer ranks, more, and as many; within an epoch, at its end and beyond: the steps of the undisturbed run."""
+    for run, world_size in final_shares.draw_breaks(rng):
+        final_shares.judge_resumed(sub, run, world_size)
 
 
 @grades("final.claims", wrong=WRONG_CLAIMS)

@@ -95,6 +95,65 @@ WRONG_RECIPES = (
     WrongAnswer("warm-up for the whole run", _recipe('base["learning_rate"] * world_size', 'base["steps"]')),
 )
 
+
+def _resume(*lines: str, together: str = 'run["batch_size"] * run["ranks"]', steps: str = "-(-n // together)") -> str:
+    given = ('n, seed, epoch = run["images"], run["seed"], run["epoch"]', f"together = {together}", f"steps = {steps}")
+    return _function("resume(run, rank, world_size, ahead)", *given, *lines)
+
+
+_PLACE = 'epochs, step = divmod(run["step"] + ahead, steps)'
+_WHOLE = "whole = image_order(n, seed, epoch + epochs)[step * together : (step + 1) * together]"
+_DEALT = "return whole[rank::world_size]"
+WRONG_RESUMES = (
+    WrongAnswer("the epoch begins again", _resume("epochs, step = divmod(ahead, steps)", _WHOLE, _DEALT)),
+    WrongAnswer(
+        "each rank keeps its batch, so that the global one changes",
+        _resume(_PLACE, _WHOLE, _DEALT, together='run["batch_size"] * world_size'),
+    ),
+    WrongAnswer(
+        "passes over what was seen, and then each rank keeps its batch",
+        _resume(
+            "rest = image_order(n, seed, epoch)[run['step'] * together :]",
+            'each = run["batch_size"] * world_size',
+            "return rest[ahead * each : (ahead + 1) * each][rank::world_size]",
+        ),
+    ),
+    WrongAnswer("the same order in each epoch", _resume(_PLACE, _WHOLE.replace("epoch + epochs", "epoch"), _DEALT)),
+    WrongAnswer(
+        "each rank has a block of the order to itself, another one for another number of ranks",
+        _resume(
+            _PLACE,
+            "own = np.array_split(image_order(n, seed, epoch + epochs), world_size)[rank]",
+            "each = -(-together // world_size)",
+            "return own[step * each : (step + 1) * each]",
+        ),
+    ),
+    WrongAnswer(
+        "what does not divide by the ranks is dropped",
+        _resume(_PLACE, _WHOLE, "return whole[rank::world_size][: len(whole) // world_size]"),
+    ),
+    WrongAnswer(
+        "the last rank takes what does not divide",
+        _resume(
+            _PLACE,
+            _WHOLE,
+            "each = len(whole) // world_size",
+            "return whole[rank * each : (rank + 1) * each if rank < world_size - 1 else None]",
+        ),
+    ),
+    WrongAnswer("an epoch's last step is dropped", _resume(_PLACE, _WHOLE, _DEALT, steps="n // together")),
+    WrongAnswer(
+        "the last step is filled up from the next epoch",
+        _resume(
+            _PLACE,
+            _WHOLE,
+            "following = image_order(n, seed, epoch + epochs + 1)",
+            "whole = np.concatenate([whole, following])[:together]",
+            _DEALT,
+        ),
+    ),
+)
+
 WRONG_CLAIMS = (
     WrongAnswer("one row", 'claims = [{"technique": "all together", "predicted": 4.0, "measured": 5.0}]'),
     WrongAnswer("text for numbers", 'claims = [{"technique": "threads", "predicted": "twice", "measured": "twice"}]'),
