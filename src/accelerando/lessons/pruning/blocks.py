@@ -41,17 +41,17 @@ class BlockReport:
     blocks: tuple[Block, ...]
 
     def sentence(self) -> str:
-        """A table, and which block takes most of the time."""
+        """A table, and which block takes most time for its multiplications."""
         lines = ["| block begins with | channels | pixels | multiplications | time |", "|---|---|---|---|---|"]
         lines += [
             f"| layer `{one.name}` | {one.channels[0]} → {one.channels[1]} | {one.pixels} x {one.pixels} | "
             f"{one.work:.0%} | {one.time:.0%} |"
             for one in self.blocks
         ]
-        slowest = max(self.blocks, key=lambda one: one.time)
+        dearest = max(self.blocks, key=lambda one: one.time / one.work)
         said = (
-            f"Most of the time, **{slowest.time:.0%}**, goes into the block of layer `{slowest.name}`, with "
-            f"{slowest.work:.0%} of the multiplications."
+            f"The block of layer `{dearest.name}` has {dearest.work:.0%} of the multiplications and "
+            f"**{dearest.time:.0%} of the time**."
         )
         return "\n".join([*lines, "", said])
 
