@@ -141,10 +141,10 @@ def choose_layout(measured, most_images):
 
 FASTER = (
     WrongAnswer(
-        "the layout is mended, and a step still holds as few images as before",
+        "off the one core, and many more threads than cores",
         """
 def faster_layout(start):
-    return {**start, "processes": 2, "threads": 1, "pinning": "own cores", "batch": 8}
+    return {**start, "processes": 8, "threads": 4, "pinning": "none", "batch": 2}
 """,
     ),
     WrongAnswer(
