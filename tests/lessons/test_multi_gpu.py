@@ -161,6 +161,8 @@ def test_paced_rings_tell_what_came_out(slow_factor: float) -> None:
     assert ("save next to nothing" in told.sentence()) == (slow_factor == 1.0)
     assert told.slowdown == pytest.approx(slow_factor * predicted["one slow hop"] / predicted["four fast hops"])
     assert "**tree** wins" in told.tree_sentence()
+    assert "tree 8.16 ms (8.16 ms predicted)" in told.tree_sentence()
+    assert "links of 2 ms and 6.4 MB/s, or 0.8 MB/s" in told.sentence()
     assert told.is_right
 
 
@@ -191,6 +193,9 @@ def test_each_log_is_told_for_what_it_is() -> None:
     assert set(told["somebody's old job script"].switched_off) == {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}
     assert not told["somebody's old job script"].is_direct
     assert "failed in line 9" in told["does not start"].sentence()
+    shown = logs.excerpt().splitlines()
+    assert sum(" via " in line for line in shown) == 6
+    assert "NCCL_P2P_DISABLE set by environment to 1" in shown
     cut = logs.text("as it should be").splitlines()[:4]
     assert "unknown" in logs.read("cut", "\n".join(cut) + "\n").sentence()
     with pytest.raises(readers.Unreadable):
@@ -267,6 +272,10 @@ def test_overlap_tells_what_came_out(measured: tuple[float, float], words: str) 
     }
     story = overlap.read_overlap(told)
     assert words in story.sentence()
+    assert ("predicted: 35%." in story.sentence()) == (words != "next to nothing")
+    told["measured_s"]["buckets"] = 1.8
+    assert "20% of the message" in overlap.read_overlap(told).sentence()
+    assert "few cores" in overlap.read_overlap(told).sentence()
     assert story.predicted_s["one bucket"] == pytest.approx(0.3 + 1.7)
     assert pictures.overlap(story.rows_ms()).words.startswith("one bucket")
 
@@ -357,10 +366,11 @@ def test_rules_tell_a_loss_and_its_absence() -> None:
     assert "loses" in _story(unchanged_8=(0.80, 0.81), linear_warm_up_8=(0.7, 0.7)).sentence()
     assert "saved 76 points" in _story(twice_linear_8=(0.85, 0.1)).warmup_sentence()
     assert "decided nothing" in _story().warmup_sentence()
-    assert (
-        "still loses"
-        in _story(**{f"{name}_warm_up_32": (0.8, 0.8) for name in ("linear", "LARS", "LAMB")}).limit_sentence()
-    )
+    labels = ("square_root", "half_linear", "linear", "LARS", "LAMB")
+    assert "still loses" in _story(**{f"{label}_warm_up_32": (0.8, 0.8) for label in labels}).limit_sentence()
+    ahead = _story(linear_warm_up_32=(0.1, 0.1), half_linear_warm_up_32=(0.7, 0.7), square_root_warm_up_32=(0.6, 0.6))
+    assert "At the best of 3 rates (0.32) plain SGD is 16.1 points behind LARS." in ahead.limit_sentence()
+    assert "within chance of LARS" in _story().limit_sentence()
     assert "keeps the accuracy" in _story().limit_sentence()
     assert _story(unchanged_8=(0.80, 0.82)).lost("unchanged") == pytest.approx(5.05)
     assert _story().lost("cubic") is None
@@ -381,6 +391,8 @@ def test_norms_tell_a_loss_and_its_absence() -> None:
     lost = norms.NormStory({2: 0.4, 16: 0.86, 128: 0.86}, dict.fromkeys((2, 16, 128), 0.01))
     assert "46 points more" in lost.sentence()
     assert "From 16 images" in lost.sentence()
+    fewer = norms.NormStory({2: 0.4, 4: 0.8, 16: 0.86, 128: 0.86}, dict.fromkeys((2, 4, 16, 128), 0.01))
+    assert "With 4 it is still 6.0 points." in fewer.sentence()
     assert next(iter(lost.points())) == "all 128 together"
     assert lost.lost == pytest.approx(46)
     same = norms.NormStory({2: 0.86, 128: 0.86}, dict.fromkeys((2, 128), 0.01))

@@ -137,6 +137,16 @@ def test_the_sweep_says_what_was_lost_or_that_the_belief_survives() -> None:
     assert "beyond what could be seen" in replace(sweep(0.8, 0.6), noise_images=math.inf).sentence()
 
 
+def test_the_sweep_says_what_the_noise_scale_and_the_highest_rate_have_to_do_with_it() -> None:
+    found = sweep(0.80, 0.795, 0.65, 0.60)
+    assert "batch 256, the one next to it, lost 15.0 points" in found.sentence()
+    assert "| 1,024 | 0.01 (capped) | 11 | 60.0% | 20.0 |" in found.table()
+    assert "| 16 | 0.01 | 750 | 80.0% | 0.0 |" in found.table()
+    assert "batch 64 (0.04), 256 (0.16), 1,024 (0.64)" in found.sentence()
+    points = [replace(point, learning_rate=point.asked_rate) for point in found.points]
+    assert "held there" not in replace(found, points=tuple(points)).sentence()
+
+
 def test_noise_and_sweep_run_on_a_few_images() -> None:
     story = batches.measure_noise(SMOKE)
     assert story.early.images > 0
@@ -159,6 +169,8 @@ def test_all_reduce_by_hand_gives_the_sum_on_three_real_ranks() -> None:
     found = wires.read_times("three ranks", link, 3, values, is_shaped=False)
     assert set(found.measured_s) == {*collectives.ALGORITHMS, wires.OWN} == set(values[0]["seconds"])
     assert found.sentence().startswith("three ranks: 2.1 MB took")
+    doubled = replace(found, measured_s={n: tuple(2 * t for t in times) for n, times in found.predicted_s.items()})
+    assert doubled.sentence().count("measured: 2.0 times as long)") == 2
 
 
 def test_every_collective_moves_what_it_has_to() -> None:
@@ -182,6 +194,8 @@ def test_the_ways_to_ddp_are_right_or_wrong_as_the_lesson_says() -> None:
     assert story.ways[replicas.DDP].sent_bytes == pytest.approx(4 * story.parameters, rel=0.2)
     always, seldom = story.accumulation["every time"], story.accumulation["no_sync"]
     assert always["sent_bytes"] / seldom["sent_bytes"] == pytest.approx(4, rel=0.1)
+    half = story.accumulation["no_sync around backward only"]
+    assert half["sent_bytes"] == pytest.approx(always["sent_bytes"], rel=0.1)
     assert max(always["error"], seldom["error"]) < 1e-3
     assert all(sum(sizes) == 4 * story.parameters for sizes in story.buckets.values())
     assert len(story.buckets["0.5"]) > len(story.buckets["25"])
@@ -210,7 +224,7 @@ def test_every_strategy_learns_the_same_and_holds_what_was_predicted() -> None:
         assert one.loss_error is not None
         assert one.loss_error < 1e-4, name
         assert one.sent_bytes is None or 0.95 < one.sent_bytes / one.predicted_sent_bytes < 2.1, name
-    assert story.sentence()
+    assert "Least: **fully sharded and pipeline**" in story.sentence()
     assert story.table().count("\n") == 1 + len(strategies.NAMES)
 
 
@@ -294,6 +308,7 @@ def test_what_gloo_refuses_or_wastes_is_told() -> None:
     sent = [{"broadcast": 300, "reduce": 900, "all-reduce": 150, "scatter": "not supported"} for _ in range(4)]
     found = wires.read_counts(400, sent)
     assert "not supported" in found.table()
+    assert found.sentence().startswith("Most was moved for **reduce**, 3.6 KB. ")
     assert "more is moved for reduce (reduce: 3.0 times as much)" in found.sentence()
     with pytest.raises(ValueError, match="no collective"):
         wires.predict_moved_bytes("gossip", 1, 2)

@@ -44,16 +44,21 @@ def topology(
     )
     with draw(words, panels=2, width=7.4, height=3.7) as sheet:
         left, right = sheet.axes
+        named: set[str] = set()
         for (a, b), name in links.items():
             if name.startswith("NV"):
-                _line(left, places[a], places[b], GREEN, 0.8 + min(int(name[2:]), 18) / 6)
+                label = None if name in named else name
+                named.add(name)
+                _line(left, places[a], places[b], GREEN, min(4.0, 0.8 + 1.3 * math.log2(int(name[2:]))), label)
+        if named:
+            left.legend(loc="lower left", fontsize=7, handlelength=1.2)
         for place, here in enumerate(ring or ()):
             there = (*ring, ring[0])[place + 1] if ring else here
             name = links[min(here, there), max(here, there)]
             _arrow(
                 right, places[here], places[there], RED if name == slowest and not name.startswith("NV") else BLUE, name
             )
-        for axes, text in ((left, f"{title}: NVLinks"), (right, f"best ring, slowest hop {slowest or 'not known'}")):
+        for axes, text in ((left, f"{title}:\nNVLinks"), (right, f"best ring,\nslowest hop {slowest or 'not known'}")):
             for gpu, (x, y) in places.items():
                 axes.plot([x], [y], "o", markersize=19, color=colours.get(gpu, GREY))
                 axes.text(x, y, str(gpu), ha="center", va="center", color="white", fontsize=9)
@@ -71,8 +76,9 @@ def _circle(count: int) -> list[Point]:
     return [(math.cos(angle), math.sin(angle)) for angle in angles]
 
 
-def _line(axes: Axes, start: Point, end: Point, colour: str, width: float) -> None:
-    axes.plot([start[0], end[0]], [start[1], end[1]], color=colour, linewidth=width, alpha=0.75, zorder=0)
+def _line(axes: Axes, start: Point, end: Point, colour: str, width: float, label: str | None) -> None:
+    x, y = zip(start, end, strict=True)
+    axes.plot(x, y, color=colour, linewidth=width, alpha=0.75, zorder=0, label=label)
 
 
 def _arrow(axes: Axes, start: Point, end: Point, colour: str, name: str) -> None:
@@ -148,6 +154,9 @@ def accuracies(panels: Mapping[str, Mapping[str, tuple[float, float]]]) -> Pictu
             axes.set_yticks(range(len(ways)), labels=list(ways)[::-1])
             axes.set(title=title, xlabel="accuracy at equal epochs, %", ylim=(-0.6, len(ways) - 0.4))
             axes.grid(visible=False, axis="y")
+        sheet.axes[0].figure.supxlabel(
+            "bars: two standard errors; orange: lower than the first, beyond chance", fontsize=8
+        )
     return sheet.picture
 
 

@@ -150,7 +150,7 @@ def step_times(rows: Mapping[str, tuple[float, float, float]], title: str) -> Pi
             spread = [[max(0.0, median - low)], [max(0.0, high - median)]]
             axes.barh(place, median, 0.62, xerr=spread, color=BLUE, ecolor=INK, capsize=3)
         axes.set_yticks(range(len(rows)), labels=list(rows)[::-1])
-        axes.set(title=title, xlabel="milliseconds for a step")
+        axes.set(title=title, xlabel="milliseconds for a step (lines: 95 % interval of the median)")
         axes.grid(visible=False, axis="y")
     return sheet.picture
 
@@ -180,7 +180,7 @@ def worth_and_accuracy(
         left.legend()
         sizes, values, errors = zip(*accuracy, strict=True)
         right.errorbar(sizes, [100 * v for v in values], [200 * e for e in errors], marker="o", color=RED, capsize=3)
-        right.set(title="accuracy at equal epochs, measured, %", xlabel="batch size")
+        right.set(title="accuracy at equal epochs, measured, %", xlabel="batch size (bars: two standard errors)")
         for axes, ticks in ((left, batches), (right, sizes)):
             axes.set_xscale("log", base=2)
             axes.set_xticks(list(ticks), labels=[f"{tick:g}" for tick in ticks])

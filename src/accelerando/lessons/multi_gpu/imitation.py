@@ -75,9 +75,10 @@ class ImitationStory:
             return ""
         norms = ", ".join(f"{norm:.3g}" for norm in self.norms)
         return (
-            f"The ranks' gradients had the lengths {norms}; their average is {self.mean_norm:.3g} long. Who clips "
-            "before averaging shortens each by another factor, and the average points elsewhere. torch's own "
-            f"SyncBatchNorm here: {self.sync_said}"
+            f"The ranks' gradients had the lengths {norms}; the averaged gradient is {self.mean_norm:.3g} "
+            "long. Who clips before averaging shortens each by another factor, and the average points elsewhere. "
+            "BatchNorm over all ranks was made by hand, with two all-reduces; torch's own SyncBatchNorm says here: "
+            f"{self.sync_said}"
         )
 
     def overlap_sentence(self) -> str:

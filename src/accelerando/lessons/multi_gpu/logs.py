@@ -9,8 +9,10 @@ from typing import Any
 from accelerando import readers
 
 FOLDER = Path(__file__).with_name("dumps")
+SHOWN = ("as it should be", "somebody's old job script")
 LOGS = {"as it should be": "log_fast", "somebody's old job script": "log_slow", "does not start": "log_same_gpu"}
-"""Label -> file in ``dumps``. Two nodes with two GPUs each; written for this lesson in the shape of NCCL 2.21's."""
+"""Label -> file in ``dumps``. Two nodes with two GPUs each, the last log from one of them;
+written for this lesson in the shape of NCCL 2.21's."""
 BEST_FIRST = ("NVLS", "P2P", "SHM", "NET/IB", "NET/Socket")
 
 
@@ -91,6 +93,17 @@ def settings_table() -> str:
 def text(label: str) -> str:
     """One of `LOGS`, as it would stand in a file."""
     return (FOLDER / f"{LOGS[label]}.txt").read_text(encoding="utf-8")
+
+
+def excerpt(lines: int = 3) -> str:
+    """The settings of the two logs `SHOWN`, and their first lines that say ``via``, without who printed them."""
+    found = []
+    for label in SHOWN:
+        kept = [line.partition("NCCL INFO ")[2] for line in text(label).splitlines()]
+        said = [line for line in kept if " via " in line][:lines]
+        off = list(dict.fromkeys(line.rstrip(".") for line in kept if "_DISABLE set by" in line))
+        found.append("\n".join([f"--- {label}", *off, *said]))
+    return "\n".join(found)
 
 
 @dataclass(frozen=True)

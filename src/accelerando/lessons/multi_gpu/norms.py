@@ -115,9 +115,15 @@ class NormStory:
             for each, value in self.accuracy.items()
             if self.accuracy[synced] - value <= 2 * math.hypot(self.error[each], self.error[synced])
         ]
+        between = {
+            each: 100 * (self.accuracy[synced] - value)
+            for each, value in self.accuracy.items()
+            if few < each < min(enough)
+        }
+        also = "".join(f" With {each} it is still {points:.1f} points." for each, points in between.items())
         return (
-            f"{told}, **{100 * lost:.0f} points more**. From {min(enough)} images on a rank the loss cannot be told "
-            "from chance."
+            f"{told}, **{100 * lost:.0f} points more**.{also} From {min(enough)} images on a rank the loss cannot be "
+            "told from chance."
         )
 
     @staticmethod

@@ -75,32 +75,41 @@ class PacedRings:
         """What this run showed."""
         times = self.measured_s or self.predicted_s
         fast, one, four = (times[label] for label in ("four fast hops", "one slow hop", "four slow hops"))
+        fast_mb, slow_mb = (link.bandwidth_bytes_per_s / 1e6 for link in (FAST, SLOW))
         ratio = FAST.bandwidth_bytes_per_s / SLOW.bandwidth_bytes_per_s
         how = "Measured between real ranks" if self.measured_s else "Predicted only (the smoke budget starts no ranks)"
         told = (
-            f"{how}: with one hop that is {ratio:g} times slower, the ring takes {measure.duration(one)} in place of "
+            f"{how}, on links of {1e3 * LATENCY_S:g} ms and {fast_mb:g} MB/s, or {slow_mb:g} MB/s where they are slow: "
+            f"with one hop that is {ratio:g} times slower, the ring takes {measure.duration(one)} in place of "
             f"{measure.duration(fast)}, **{one / fast:.1f} times as long**. With all four hops slow it takes "
             f"{measure.duration(four)}"
         )
         if one > 0.85 * four:
-            return f"{told}: the three fast hops save next to nothing."
+            return (
+                f"{told}: the three fast hops save next to nothing. (Not {ratio:g} times as long, because slow and "
+                f"fast hops have the same latency; the larger the tensor, the closer it comes to {ratio:g}.)"
+            )
         return f"{told}, so here the fast hops did save something: this machine was busy, look at the prediction."
 
     def tree_sentence(self) -> str:
         """Which algorithm won for which size."""
         times = self.measured_s or self.predicted_s
-        short = {name: times[f"{name}, short"] for name in ("ring", "tree")}
-        long = {"ring": times["four fast hops"], "tree": times["tree, long"]}
-        how = "Measured" if self.measured_s else "Predicted"
-        return (
-            f"{how} on {RANKS} ranks: "
-            + "; ".join(
-                f"{size}, ring {measure.duration(found['ring'])}, tree {measure.duration(found['tree'])}: "
-                f"**{min(found, key=lambda name: found[name])}** wins"
-                for size, found in ((f"{SHORT_BYTES} bytes", short), (f"{LONG_BYTES // 1024} KB", long))
-            )
-            + "."
-        )
+        rows = {
+            f"{SHORT_BYTES} bytes": {"ring": "ring, short", "tree": "tree, short"},
+            f"{LONG_BYTES // 1024} KB": {"ring": "four fast hops", "tree": "tree, long"},
+        }
+        told = []
+        for size, labels in rows.items():
+            best = min(labels, key=lambda name, labels=labels: times[labels[name]])  # type: ignore[misc]
+            said = ", ".join(f"{name} {self._told(label)}" for name, label in labels.items())
+            told.append(f"{size}, {said}: **{best}** wins")
+        return f"{'Measured' if self.measured_s else 'Predicted'} on {RANKS} ranks: {'; '.join(told)}."
+
+    def _told(self, label: str) -> str:
+        predicted = measure.duration(self.predicted_s[label])
+        if label not in self.measured_s:
+            return predicted
+        return f"{measure.duration(self.measured_s[label])} ({predicted} predicted)"
 
 
 def measure_rings(budget: Budget) -> PacedRings:

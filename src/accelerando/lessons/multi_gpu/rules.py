@@ -67,6 +67,8 @@ WAYS = (
     Way("twice linear, warm-up", 8, 2 * predict_rate("linear", 8), WARMUP),
     Way("LARS, warm-up", 8, 1.0, WARMUP, "lars"),
     Way("LAMB, warm-up", 8, 0.02, WARMUP, "lamb"),
+    Way("square root, warm-up", 32, predict_rate("square root", 32), WARMUP),
+    Way("half linear, warm-up", 32, predict_rate("linear", 32) / 2, WARMUP),
     Way("linear, warm-up", 32, predict_rate("linear", 32), WARMUP),
     Way("LARS, warm-up", 32, 2.0, WARMUP, "lars"),
     Way("LAMB, warm-up", 32, 0.04, WARMUP, "lamb"),
@@ -152,12 +154,28 @@ class RuleStory:
         told = f"With 32 ranks a run has {best.steps} steps. " + ", ".join(
             f"{one.way.label.partition(',')[0]} reaches {one.accuracy:.1%}" for one in many
         )
+        told += f". {self._plain_and_layered(many)}"
+        name = best.way.label.partition(",")[0]
         if self._is_lower(best):
             return (
-                f"{told}. The best of them, {best.way.label.partition(',')[0]}, still loses "
+                f"{told}The best of them, {name}, still loses "
                 f"{100 * (first.accuracy - best.accuracy):.1f} points: so few steps are not repaired by any rule here."
             )
-        return f"{told}. {best.way.label.partition(',')[0]} keeps the accuracy of one rank, within chance."
+        return f"{told}{name} keeps the accuracy of one rank, within chance."
+
+    def _plain_and_layered(self, many: Sequence[Trained]) -> str:
+        plain = [one for one in many if one.way.optimizer == "sgd"]
+        layered = [one for one in many if one.way.optimizer != "sgd"]
+        if not plain or not layered:
+            return ""
+        sgd, other = (max(ways, key=lambda one: one.accuracy) for ways in (plain, layered))
+        name, ahead = other.way.label.partition(",")[0], 100 * (other.accuracy - sgd.accuracy)
+        if abs(ahead) <= 200 * math.hypot(sgd.accuracy_error, other.accuracy_error):
+            return f"With the best of {len(plain)} rates ({sgd.way.rate:.3g}) plain SGD is within chance of {name}. "
+        return (
+            f"At the best of {len(plain)} rates ({sgd.way.rate:.3g}) plain SGD is {abs(ahead):.1f} points "
+            f"{'behind' if ahead > 0 else 'ahead of'} {name}. "
+        )
 
     def _find(self, label: str, ranks: int) -> Trained | None:
         return next((one for one in self.trained if (one.way.label, one.way.ranks) == (label, ranks)), None)

@@ -165,9 +165,10 @@ def compare(message_bytes: float = 200e6) -> str:
         by_number = range(found.gpus)
         times = [predict_ring_s(found, order, message_bytes, gpu) for order in (by_number, found.ring)]
         groups = " ".join("{" + ",".join(map(str, island)) + "}" for island in found.islands) or "none"
+        hops = [slowest(found.hops(order)) for order in (by_number, found.ring)]
+        speeds = [f"{hop}, {wires.hop(hop, gpu).bandwidth_bytes_per_s / 1e9:g} GB/s" for hop in hops]
         lines.append(
-            f"| {name} | {groups} | {slowest(found.hops(by_number))} | {found.slowest} | {1e3 * times[0]:.3g} ms | "
-            f"{1e3 * times[1]:.3g} ms |"
+            f"| {name} | {groups} | {speeds[0]} | {speeds[1]} | {1e3 * times[0]:.3g} ms | {1e3 * times[1]:.3g} ms |"
         )
     return "\n".join(lines)
 

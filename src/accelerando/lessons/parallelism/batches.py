@@ -154,6 +154,16 @@ class BatchPoint:
     accuracy: float  # mean over seeds
     accuracy_error: float  # one standard error, from the test images and the seeds
 
+    @property
+    def asked_rate(self) -> float:
+        """The rate that grows as the batch does."""
+        return RATE_AT_16 * self.batch_size / 16
+
+    @property
+    def is_capped(self) -> bool:
+        """The batch was trained with a lower rate than it asks for."""
+        return self.learning_rate < 0.99 * self.asked_rate
+
 
 @dataclass(frozen=True)
 class BatchSweep:
@@ -168,12 +178,21 @@ class BatchSweep:
         """The smallest batch."""
         return self.points[0]
 
+    def table(self) -> str:
+        """Markdown: what each batch size was trained with, and what it reached."""
+        lines = ["| batch | learning rate | steps | accuracy | points lost |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {point.batch_size:,} | {point.learning_rate:g}{' (capped)' if point.is_capped else ''} | "
+            f"{point.steps:,} | {point.accuracy:.1%} | {100 * (self.reference.accuracy - point.accuracy):.1f} |"
+            for point in self.points
+        ]
+        return "\n".join(lines)
+
     def sentence(self) -> str:
         """What this run showed."""
         first, last = self.reference, self.points[-1]
         kept = [point for point in self.points if not self._is_lower(point)]
         lost = first.accuracy - last.accuracy
-        noise = "beyond what could be seen" if not math.isfinite(self.noise_images) else f"{self.noise_images:,.0f}"
         if not self._is_lower(last):
             return (
                 f"Even batch {last.batch_size:,} ends within chance of batch {first.batch_size} ({last.accuracy:.1%} "
@@ -182,8 +201,32 @@ class BatchSweep:
         return (
             f"All went through the same images {self.epochs} times. Up to batch {kept[-1].batch_size:,} no loss can be "
             f"told from chance; batch {last.batch_size:,} made {last.steps} steps in place of {first.steps:,} and lost "
-            f"**{100 * lost:.1f} points** ({last.accuracy:.1%} against {first.accuracy:.1%}). The noise scale measured "
-            f"above: {noise} images."
+            f"**{100 * lost:.1f} points** ({last.accuracy:.1%} against {first.accuracy:.1%}).{self._at_the_scale()}"
+            f"{self._capped()}"
+        )
+
+    def _at_the_scale(self) -> str:
+        if not math.isfinite(self.noise_images):
+            return " The noise scale was beyond what could be seen."
+        near = min(self.points, key=lambda point: abs(math.log(point.batch_size / self.noise_images)))
+        if near in (self.reference, self.points[-1]) or not self._is_lower(near):
+            return f" The noise scale measured above: {self.noise_images:,.0f} images."
+        lost = self.reference.accuracy - near.accuracy
+        return (
+            f" The noise scale is no safe place either: it was {self.noise_images:,.0f} images, and batch "
+            f"{near.batch_size:,}, the one next to it, lost {100 * lost:.1f} points. There an image is worth "
+            f"{predict_worth(near.batch_size, self.noise_images):.0%}, and {near.steps} steps are few for weights that "
+            "begin at random."
+        )
+
+    def _capped(self) -> str:
+        capped = [point for point in self.points if point.is_capped]
+        if not capped:
+            return ""
+        named = ", ".join(f"{point.batch_size:,} ({point.asked_rate:g})" for point in capped)
+        return (
+            f" The learning rate grew with the batch up to {HIGHEST_RATE:g}; what asked for more was held there: batch "
+            f"{named}. So part of that loss may be the rate's."
         )
 
     def _is_lower(self, point: BatchPoint) -> bool:

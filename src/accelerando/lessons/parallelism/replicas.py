@@ -38,7 +38,7 @@ class Way:
 
     Args:
         apart: Largest difference between two ranks' weights after three steps, over the way that weights have gone.
-        error: The same between rank 0 and one process with the whole batch.
+        error: The same between the worst rank and one process with the whole batch.
         sent_bytes: Of one rank in one step; None where the system does not count.
         step_s: Median; None where it was not timed.
         interval_s: 95 %, for the median.
@@ -66,7 +66,7 @@ class ReplicaStory:
         ways: Name -> what came of it.
         alone_s: Seconds of a step with the whole batch on one rank, the other one idle.
         buckets: Cap in MB -> bytes of each of DDP's buckets, in the order in which they leave.
-        accumulation: "every time" or "no_sync" -> bytes of one rank for one step of four batches, and the error.
+        accumulation: How four batches became one step -> bytes of one rank for that step, and the error.
         unused: Option -> what DDP said about a parameter without a gradient.
         waited: What a rank with more batches than the others is told when its patience ends.
         joined_steps: Steps of each rank under `Join`.
@@ -95,7 +95,8 @@ class ReplicaStory:
         if not self.ways:
             return NOT_RUN
         lines = [
-            "| what is done | ranks apart | from one big batch | sent per step | right? |",
+            "| what is done | ranks apart, % of the way gone | worst rank from one big batch, % of the way | "
+            "sent per step | right? |",
             "|---|---|---|---|---|",
         ]
         lines += [
@@ -179,7 +180,10 @@ class ReplicaStory:
             f"({', '.join(size(number) for number in sizes)})"
             for cap, sizes in self.buckets.items()
         ]
-        return "; ".join(lines) + f". All together {size(4 * self.parameters)}, whatever the cap."
+        return (
+            f"{'; '.join(lines)}. No gradient is cut: a bucket takes whole ones and leaves once it has reached its "
+            f"cap. All together {size(4 * self.parameters)}, whatever the cap."
+        )
 
     def accumulation_sentence(self) -> str:
         """What `no_sync` saves."""
@@ -188,10 +192,12 @@ class ReplicaStory:
         always, seldom = self.accumulation["every time"], self.accumulation["no_sync"]
         many, few = always["sent_bytes"], seldom["sent_bytes"]
         fewer = f"**{many / few:.1f} times** fewer" if many and few else "not counted here"
+        half = self.accumulation["no_sync around backward only"]["sent_bytes"]
         return (
             f"One optimizer step from four batches: {_size(many)} sent with a message after each, {_size(few)} with "
-            f"`no_sync` for the first three: {fewer}. The gradient is off from that of one big batch by "
-            f"{always['error']:.1g} and {seldom['error']:.1g} of its largest entry: rounding."
+            f"`no_sync` for the first three: {fewer}. With nothing but `backward` inside `no_sync` it was "
+            f"{_size(half)}. The gradient is off from that of one big batch by {always['error']:.1g} and "
+            f"{seldom['error']:.1g} of its largest entry: rounding."
         )
 
     def uneven_sentence(self) -> str:
@@ -201,8 +207,9 @@ class ReplicaStory:
         waited = f"“{self.waited[:120]}”" if self.waited else "nothing (it did not even notice)"
         agree = "the same weights" if self.joined_apart < 1e-6 else f"weights that differ by {self.joined_apart:.2g}"
         return (
-            f"With a patience of one second rank 0 was told {waited}; the default patience is half an hour. Under "
-            f"`Join` the ranks made {' and '.join(map(str, self.joined_steps))} steps and ended with {agree}."
+            f"With a patience of one second rank 0 was told {waited}; gloo's default patience is half an hour, "
+            f"NCCL's ten minutes. Under `Join` the ranks made {' and '.join(map(str, self.joined_steps))} steps and "
+            f"ended with {agree}."
         )
 
 

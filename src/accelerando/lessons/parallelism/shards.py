@@ -75,12 +75,13 @@ class ShardStory:
         if not totals:
             return "Predicted only: the smoke budget starts no ranks."
         off = {name: abs(total / self.dealt[name].predicted.total - 1) for name, total in totals.items()}
-        worst, least = max(off, key=lambda name: off[name]), min(totals, key=lambda name: totals[name])
+        worst = max(off, key=lambda name: off[name])
+        least = [name for name, total in totals.items() if total < 1.005 * min(totals.values())]
         counted = {name: one.sent_bytes for name, one in self.dealt.items() if one.sent_bytes is not None}
         close = "less than 1 %" if off[worst] < 0.01 else f"at most {off[worst]:.0%} ({worst})"
         told = (
             f"One process needs {size(self.alone.total)} for this model. Memory predicted and counted: {close} apart. "
-            f"**{least}** needs least, {size(totals[least])} on each of {RANKS} ranks."
+            f"Least: **{' and '.join(least)}**, {size(totals[least[0]])} on each of {RANKS} ranks."
         )
         if counted:
             quiet = min(counted, key=lambda name: counted[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ class CollectiveCounts:
         """Markdown: who has what afterwards, predicted and counted."""
         lines = ["| collective | afterwards | needed, all ranks | counted | busiest rank |", "|---|---|---|---|---|"]
         for name, afterwards in AFTERWARDS.items():
-            needed = size(predict_moved_bytes(name, self.message_bytes, self.world_size))
+            needed_bytes = predict_moved_bytes(name, self.message_bytes, self.world_size)
+            needed = size(needed_bytes) if needed_bytes else "nothing of the tensor"
             sent = self.sent_bytes.get(name)
             counted = self.refused.get(name, "not counted") if sent is None else size(sum(sent))
             lines.append(f"| {name} | {afterwards} | {needed} | {counted} | {size(max(sent)) if sent else ''} |")
@@ -88,11 +90,11 @@ class CollectiveCounts:
         ratios = {
             name: sum(sent) / predict_moved_bytes(name, self.message_bytes, self.world_size)
             for name, sent in self.sent_bytes.items()
-            if name != "barrier"
+            if name not in ("barrier", "send and receive")
         }
         exact = [name for name, ratio in ratios.items() if 0.95 < ratio < 1.05]
         wasteful = {name: ratio for name, ratio in ratios.items() if ratio >= 1.05}
-        told = f"{len(exact)} of {len(ratios)} collectives move what they have to, within 5 %"
+        told = f"{self._most()}{len(exact)} of {len(ratios)} collectives of data move what they have to, within 5 %"
         if wasteful:
             worst = max(wasteful, key=lambda name: wasteful[name])
             told += (
@@ -106,6 +108,12 @@ class CollectiveCounts:
                 f"times the tensor; 2(N − 1)/N is {2 * (self.world_size - 1) / self.world_size:.2f}"
             )
         return f"{told}."
+
+    def _most(self) -> str:
+        moved = {name: sum(sent) for name, sent in self.sent_bytes.items()}
+        highest = max(moved.values())
+        most = [name for name, number in moved.items() if number > 0.95 * highest]
+        return f"Most was moved for **{' and '.join(most)}**, {size(highest)}. "
 
 
 def count_collectives(budget: Budget) -> CollectiveCounts:
@@ -164,21 +172,27 @@ class AllReduceTimes:
             return f"Predicted only: {large} by ring {measure.duration(ring)}, naive {measure.duration(naive)}."
         best = [min(self.measured_s, key=lambda name: self.measured_s[name][place]) for place in (0, 1)]
         expected = min(self.predicted_s, key=lambda name: self.predicted_s[name][0])
-        off = max(self.predicted_s, key=lambda name: abs(np.log(self.measured_s[name][1] / self.predicted_s[name][1])))
         naive, tree, ring = (self.measured_s[name][1] for name in ("naive", "tree", "ring"))
         told = (
             f"{self.where}: {large} took {measure.duration(naive)} naive, {measure.duration(tree)} by tree and "
             f"{measure.duration(ring)} by ring ({naive / ring:.1f} times as fast as naive; predicted "
-            f"{self.predicted_s['naive'][1] / self.predicted_s['ring'][1]:.1f}). The prediction for {large} was worst "
-            f"for {off}: {measure.duration(self.predicted_s[off][1])} predicted, "
-            f"{measure.duration(self.measured_s[off][1])} measured. Fastest of {large}: **{best[1]}**; of {small}: "
-            f"**{best[0]}**"
+            f"{self.predicted_s['naive'][1] / self.predicted_s['ring'][1]:.1f}). The prediction was worst for "
+            f"{self._worst(1)} when the message had {large}, and for {self._worst(0)} when it had {small}. Fastest of "
+            f"{large}: **{best[1]}**; of {small}: **{best[0]}**"
         )
         if best[0] == expected:
             return f"{told}, as predicted."
         return (
             f"{told}, where {expected} was predicted: so short a message is over before the next rank wakes, and how "
             "soon the system wakes it is not in the prediction."
+        )
+
+    def _worst(self, place: int) -> str:
+        ratios = {name: self.measured_s[name][place] / times[place] for name, times in self.predicted_s.items()}
+        name = max(ratios, key=lambda name: abs(math.log(ratios[name])))
+        return (
+            f"{name} ({measure.duration(self.predicted_s[name][place])} predicted, "
+            f"{measure.duration(self.measured_s[name][place])} measured: {ratios[name]:.1f} times as long)"
         )
 
 
