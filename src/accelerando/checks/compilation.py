@@ -254,7 +254,7 @@ def make_step(sub: Submission, rng: np.random.Generator) -> SpeedTask:
 
     seed, rows, batch_size, epochs = int(rng.integers(2**30)), 80, 32, 3
     found = sub.probe("compilation.count_step", seed=seed, rows=rows, batch_size=batch_size, epochs=epochs)
-    where = "See *What it costs, and when it pays* in the lesson."
+    where = "See *Backends and modes* in the lesson."
     if not isinstance(found, dict) or not isinstance(found.get("losses"), list):
         raise Wrong("What the step gave back could not be read.")
     expected = probes.reference_losses(seed, rows, batch_size, epochs)

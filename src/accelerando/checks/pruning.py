@@ -73,11 +73,11 @@ def _doubt(found: "torch.Tensor", weight: "torch.Tensor", gradients: "torch.Tens
 def choose_channels(sub: Submission, rng: np.random.Generator) -> None:
     """Counts first, then which ones; groups whose members would choose differently."""
     example: Scores = {"a": [0.9, 0.1, 0.5, 0.7], "b": [0.2, 0.8, 0.9, 0.1], "c": [0.3, 0.6, 0.1]}
-    _judge_channels(sub, example, [["a", "b"]], 0.6, 1, "the example")
+    _judge_channels(sub, example, [["a", "b"]], 0.6, 1, "The example")
     for multiple in (1, 4, 8, 16):
         for _ in range(3):
             scores, groups, sparsity = _draw_scores(rng)
-            _judge_channels(sub, scores, groups, sparsity, multiple, f"a net with multiple {multiple}")
+            _judge_channels(sub, scores, groups, sparsity, multiple, f"A net with multiple {multiple}")
 
 
 def _draw_scores(rng: np.random.Generator) -> tuple[Scores, list[list[str]], float]:
@@ -308,7 +308,10 @@ def _judge_counts(kind: str, report: "Report", expected: dict[str, int]) -> None
             f"{kind}: the counts are right, but the model is not as it was. What learns while a model only runs?"
         )
     if report.get("is_in_mode") is not True:
-        raise Wrong(f"{kind}: the counts are right, but the model is no longer in the mode it was in.")
+        raise Wrong(
+            f"{kind}: the counts are right, but the model is no longer in the mode it was in. Has each of its modules "
+            "the mode that it had?"
+        )
 
 
 @grades("pruning.pruning_plan", wrong=mistakes.PLANS)

@@ -207,6 +207,10 @@ COUNTS = (
         "the model runs in training mode, and BatchNorm learns from the count",
         _COUNTS.format(places=_PLACES, used="layer.weight.numel()", mode="pass", end=_END),
     ),
+    WrongAnswer(
+        "one mode is put back for the whole model: a BatchNorm that was frozen in it is frozen no longer",
+        _COUNTS.format(places=_PLACES, used="layer.weight.numel()", mode="model.eval()", end=_END),
+    ),
 )
 
 PLANS = (

@@ -87,7 +87,7 @@ def models(seed: int) -> dict[str, tuple[nn.Sequential, Keep, torch.Tensor]]:
     draw = np.random.default_rng(seed)
     a, b = (int(width) for width in draw.integers(5, 10, size=2))
     drawn: dict[str, tuple[nn.Sequential, tuple[str, ...]]] = {
-        "two convolutions with BatchNorm": (
+        "Two convolutions with BatchNorm": (
             nn.Sequential(
                 nn.Conv2d(2, a, 3, padding=1, bias=False), nn.BatchNorm2d(a), nn.ReLU(), nn.MaxPool2d(2),
                 nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU(),
@@ -95,20 +95,20 @@ def models(seed: int) -> dict[str, tuple[nn.Sequential, Keep, torch.Tensor]]:
             ),
             ("0", "4"),
         ),
-        "a linear layer behind nine pixels per channel": (
+        "A linear layer behind nine pixels per channel": (
             nn.Sequential(
                 nn.Conv2d(2, a, 3, stride=2), nn.BatchNorm2d(a), nn.ReLU(), nn.Flatten(), nn.Linear(a * 9, 5),
             ),
             ("0",),
         ),
-        "biases, and no BatchNorm": (
+        "Biases, and no BatchNorm": (
             nn.Sequential(
                 nn.Conv2d(2, a, 3), nn.ReLU(), nn.Conv2d(a, b, 3), nn.ReLU(), nn.AvgPool2d(2, stride=1), nn.Flatten(),
                 nn.Linear(b * 4, 3),
             ),
             ("0", "2"),
         ),
-        "a convolution that keeps all its channels between two that do not": (
+        "A convolution that keeps all its channels between two that do not": (
             nn.Sequential(
                 nn.Conv2d(2, a, 3), nn.BatchNorm2d(a), nn.ReLU(), nn.Conv2d(a, 4, 1), nn.BatchNorm2d(4), nn.ReLU(),
                 nn.Conv2d(4, b, 3), nn.BatchNorm2d(b), nn.ReLU(), nn.Flatten(), nn.Linear(b * 9, 6), nn.ReLU(),
@@ -163,7 +163,7 @@ def _hooks(model: nn.Module) -> int:
 
 
 def counted_models(seed: int) -> dict[str, tuple[nn.Sequential, torch.Tensor]]:
-    """Draw models by what was done to them, each with a batch: dense, masked in three ways, really smaller."""
+    """Draw models by what was done to them, each with a batch: dense, masked, really smaller, partly frozen."""
     draw = np.random.default_rng(seed)
     a, b = 2 * int(draw.integers(2, 5)), 2 * int(draw.integers(3, 6))
 
@@ -182,18 +182,20 @@ def counted_models(seed: int) -> dict[str, tuple[nn.Sequential, torch.Tensor]]:
         torch_prune.remove(layer, "weight")
     torch_prune.ln_structured(channels[0], "weight", amount=0.5, n=1, dim=0)
     drawn = {
-        "the dense model": net(a, b),
-        "half of the weights masked": masked,
-        "half of the weights set to zero": permanent,
-        "half of the channels masked": channels,
-        "half of the channels removed": net(a // 2, b // 2),
-        "a convolution in two groups": net(a, b, groups=2),
+        "The dense model": net(a, b),
+        "Half of the weights masked": masked,
+        "Half of the weights set to zero": permanent,
+        "Half of the channels masked": channels,
+        "Half of the channels removed": net(a // 2, b // 2),
+        "A convolution in two groups": net(a, b, groups=2),
     }
     batch = int(draw.integers(2, 6))
     found = {}
     for number, (name, model) in enumerate(drawn.items()):
         found[name] = (model.train(number % 2 == 0), _normal(draw, (batch, 2, 9, 9)))
-    return found
+    frozen = net(a, b).train()
+    frozen[1].eval()
+    return found | {"A BatchNorm frozen in a model that trains": (frozen, _normal(draw, (batch, 2, 9, 9)))}
 
 
 def _shaken(model: nn.Sequential, draw: np.random.Generator) -> nn.Sequential:
