@@ -38,7 +38,8 @@ def test_each_question_stands_on_a_line_with_its_points() -> None:
     titles = [question.title for question in QUESTIONS[:3]]
     heads = [next(line for line in lines if title in line) for title in titles]
     assert [line[0] for line in heads] == ["✓", "✗", "…"]
-    assert [line.split()[-1] for line in heads] == ["3/3", "0/3", "0/3"]
-    assert heads[2].split()[-2] == "undecided"
+    assert [line.split()[-1] for line in heads] == ["3/3", "0/3", "open"]
+    assert heads[2].split()[-3:] == ["undecided", "3", "open"]
+    assert lines[-1].startswith("3 of 9 points, 3 still open")
     assert lines[lines.index(heads[1]) + 1] == "  not answered yet"
     assert "right" not in [line.strip() for line in lines]  # the sign says so

@@ -400,3 +400,8 @@ def test_the_explorer_starts_from_any_measurement_and_shows_without_a_kernel() -
         bundle = explorers.break_even_explorer(compile_s, step_s, gain)._repr_mimebundle_()
         assert "image/png" in bundle
         assert "A run of" in bundle["text/plain"]
+
+
+@pytest.mark.parametrize(("even", "steps"), [(math.inf, 1000), (939, 2000), (2607, 4000), (10, 30), (1e9, 1_000_000)])
+def test_the_explorer_begins_with_a_run_that_goes_beyond_its_break_even_step(even: float, steps: int) -> None:
+    assert explorers.long_enough(even) == steps

@@ -95,7 +95,7 @@ def criteria(
         left.plot([100 * row[1] for row in last], rows, "s", color=BLUE, label="one epoch later")
         left.set_yticks(rows, labels=names)
         left.set(title=title, xlabel="accuracy, % (line: dense)", xlim=(0, 100), ylim=(-0.6, len(names) - 0.4))
-        left.legend(loc="center left", bbox_to_anchor=(0.02, 0.5))
+        left.legend(loc="upper left", bbox_to_anchor=(0.0, -0.32), ncols=2)
         points = [(0.0, 100 * gap, 100 * low, 100 * high) for _, _, gap, (low, high) in last]
         right.axvline(0, color=INK, linewidth=1)
         right.errorbar([row[1] for row in points], rows, xerr=_bars(points), fmt="s", color=BLUE, capsize=3)
@@ -115,11 +115,17 @@ def staircase(measured_s: Sequence[Row], predicted_s: Sequence[float], title: st
         title: What is shown.
     """
     said = ", ".join(f"{1e3 * seconds:.2f} ms at {count:g}" for count, seconds, _, _ in measured_s)
+    known = [row[0] for row, seconds in zip(measured_s, predicted_s, strict=True) if row[1] == seconds]
+    anchor = f", from {known[-1]:g} channels" if known else ""
     with draw(f"{title}: {said}") as sheet:
         axes, counts = sheet.axes[0], [row[0] for row in measured_s]
         rows = [(count, 1e3 * mid, 1e3 * low, 1e3 * high) for count, mid, low, high in measured_s]
         axes.plot(
-            counts, [1e3 * seconds for seconds in predicted_s], "--", color=GREY, label="by multiplications alone"
+            counts,
+            [1e3 * seconds for seconds in predicted_s],
+            "--",
+            color=GREY,
+            label=f"by multiplications alone{anchor}",
         )
         axes.errorbar(counts, [row[1] for row in rows], _bars(rows), fmt="o-", color=BLUE, capsize=3, label="measured")
         axes.set_xticks([count for count in counts if count % 8 == 0] or counts)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _WIDEST = 100  # columns: longer lines are hard to read
 _SAYS_NO_MORE = "right"  # than the sign does
+_OPEN = ("undecided", "not measurable here")
 _STYLES = {
     "passed": "green",
     "failed": "red",
@@ -43,7 +44,8 @@ def print_report(report: "Report", console: "Console") -> None:
         title = Text(catalog.question(result.question).title, "bold")
         if result.status not in ("passed", "failed"):
             title.append(f"  {result.status}", style)
-        table.add_row(Text(SIGNS[result.status][0], style), title, f"{result.points}/{result.maximum}")
+        points = f"{result.maximum} open" if result.status in _OPEN else f"{result.points}/{result.maximum}"
+        table.add_row(Text(SIGNS[result.status][0], style), title, points)
         if result.message != _SAYS_NO_MORE:
             table.add_row("", Text(result.message), "")
     console.print(table)
@@ -52,7 +54,13 @@ def print_report(report: "Report", console: "Console") -> None:
         console.print(Text(f"note: {warning}", "yellow"))
     console.print(
         Text.assemble(
-            (f"{report.points} of {report.maximum} points", "bold"),
+            (f"{report.points} of {report.maximum} points{_still_open(report)}", "bold"),
             f"  ·  {report.isolation}  ·  {report.seconds:.0f} s",
         )
     )
+
+
+def _still_open(report: "Report") -> str:
+    """The points that were neither won nor lost, if there are any."""
+    points = sum(result.maximum for result in report.results if result.status in _OPEN)
+    return f", {points} still open" if points else ""

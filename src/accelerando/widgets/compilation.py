@@ -9,7 +9,7 @@ from accelerando import costs, measure
 from accelerando.figures import compilation as pictures
 from accelerando.widgets import Shown
 
-STEPS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 1_000_000)
+STEPS = (10, 30, 100, 200, 500, 1000, 2000, 3000, 4000, 6000, 10_000, 30_000, 100_000, 1_000_000)
 
 
 def break_even_explorer(compile_s: float, eager_step_s: float, gain: float, ready_s: float = 0.0) -> Shown:
@@ -46,7 +46,8 @@ def break_even_explorer(compile_s: float, eager_step_s: float, gain: float, read
         readout_format=".1f",
         continuous_update=False,
     )
-    steps = ipw.SelectionSlider(options=STEPS, value=1000, description="steps")
+    even = costs.predict_break_even_steps(ready_s + compile_s, eager_step_s, eager_step_s / gain)
+    steps = ipw.SelectionSlider(options=STEPS, value=long_enough(even), description="steps")
     compiles = ipw.IntSlider(value=1, min=1, max=8, description="compilations", continuous_update=False)
 
     def now() -> tuple[float, float, float, int, int, float]:
@@ -65,6 +66,17 @@ def break_even_explorer(compile_s: float, eager_step_s: float, gain: float, read
     draw()
     rows = [ipw.HBox([ready, compiling]), ipw.HBox([step, faster]), ipw.HBox([steps, compiles])]
     return Shown(ipw.VBox([*rows, words, picture]), still, still.words)
+
+
+def long_enough(break_even_steps: float) -> int:
+    """A run that goes well beyond its break-even step, so that the crossing is in the picture; 1,000 if there is none.
+
+    Args:
+        break_even_steps: Infinity for never.
+    """
+    if break_even_steps == math.inf:
+        return 1000
+    return next((steps for steps in STEPS if steps >= 1.2 * break_even_steps), STEPS[-1])
 
 
 def explain(compile_s: float, eager_step_s: float, gain: float, steps: int, compiles: int, ready_s: float = 0.0) -> str:
