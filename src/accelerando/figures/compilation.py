@@ -38,7 +38,7 @@ def crossing(
         f"{name}: after {steps[-1]:,} steps eager {eager_s[-1]:.1f} s, compiled {compiled_s[-1]:.1f} s with compiling; "
         f"break-even {said}, {met}{fresh}"
     )
-    with draw(words) as sheet:
+    with draw(words, height=3.8) as sheet:
         axes = sheet.axes[0]
         axes.plot(steps, eager_s, color=ORANGE, label="eager")
         axes.plot(steps, compiled_s, color=BLUE, label="compiled, compiling included")
@@ -52,7 +52,7 @@ def crossing(
         axes.set(title=f"Who is ahead? {name}", xlabel="training steps", ylabel="seconds")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
-        axes.legend()
+        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.2), ncols=2)
     return sheet.picture
 
 
