@@ -41,7 +41,7 @@ def suspects(connections):
         if same:
             found.append(table[True, via[:3]])
         elif "Socket" in via:
-            found.append("NCCL_IB_HCA")
+            found.append("NCCL_IB_DISABLE")
         else:
             found.append(None if "GDRDMA" in via else "NCCL_NET_GDR_LEVEL")
     return found

@@ -111,6 +111,25 @@ def test_bytes_are_judged_by_the_threshold_and_a_system_that_does_not_count_cost
         checks._judge_bytes(reports(None, None), 4.0)
 
 
+def test_who_keeps_only_backward_inside_no_sync_is_asked_about_the_forward() -> None:
+    found = [{**report, "uses_no_sync": True} for report in reports(400, 400)]
+    with pytest.raises(Wrong, match="the forward before it as well"):
+        checks._judge_bytes(found, 4.0)
+    with pytest.raises(Wrong, match="How often"):
+        checks._judge_bytes(reports(400, 400), 4.0)
+
+
+def test_the_first_wrong_weight_is_named_with_its_factor() -> None:
+    images = [[6, 2], [4]]
+    checks._judge_weights([[1.0, 1 / 3], [2 / 3]], images, "the example")
+    with pytest.raises(Wrong, match=r"batch 1 of rank 0 .* is 4 times .* How much of the whole mean"):
+        checks._judge_weights([[1.0, 4 / 3], [2 / 3]], images, "the example")
+    with pytest.raises(Wrong, match=r"batch 0 of rank 0 .* is 0\.5 times .* same factor"):
+        checks._judge_weights([[0.5, 1 / 6], [1 / 3]], images, "the example")
+    with pytest.raises(Wrong, match="though the batch is empty"):
+        checks._judge_weights([[2.0], [1.0]], [[5], [0]], "an empty batch")
+
+
 ODD_VALUES = [
     "None", "True", "10**400", "float('nan')", "-1", "'x' * 10**5", "[]", "{}", "[[1], {'a': None}]",
     "[[float('nan')]]", "torch.zeros(2, 2)", "torch.tensor(1 + 2j)", "(i for i in range(3))", "object()", "1.0",

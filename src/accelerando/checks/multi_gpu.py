@@ -108,6 +108,11 @@ def suspects(sub: Submission, rng: np.random.Generator) -> None:
                 "`suspects` should return a list with one entry for each connection: a variable's name or None."
             )
         for (is_same_host, via), entry in zip(drawn, found, strict=True):
+            if entry is not None and entry not in _SUSPECTS:
+                raise Wrong(
+                    f"An entry is {str(entry)[:30]}: say None or one of {', '.join(_SUSPECTS)}, the names in the "
+                    f"table of the task. {where}"
+                )
             if not is_same(entry, _WAYS[is_same_host][via]) or (entry is None) != (_WAYS[is_same_host][via] is None):
                 place = "inside a machine" if is_same_host else "between two machines"
                 raise Wrong(
@@ -118,6 +123,7 @@ def suspects(sub: Submission, rng: np.random.Generator) -> None:
         raise Wrong("Without any connection there is nothing to suspect: expected an empty list.")
 
 
+_SUSPECTS = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET_GDR_LEVEL")
 _WAYS: dict[bool, dict[str, str | None]] = {
     True: {
         "P2P/CUMEM": None,
@@ -130,7 +136,7 @@ _WAYS: dict[bool, dict[str, str | None]] = {
     False: {
         "NET/IB/1/GDRDMA": None,
         "NET/IB/1": "NCCL_NET_GDR_LEVEL",
-        "NET/Socket/1": "NCCL_IB_HCA",
+        "NET/Socket/1": "NCCL_IB_DISABLE",
     },
 }
 

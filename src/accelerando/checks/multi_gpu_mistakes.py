@@ -47,7 +47,7 @@ SUSPECTS = (
         "only sockets are suspected",
         """
 def suspects(connections):
-    return ["NCCL_IB_HCA" if one["via"].startswith("NET/Socket") else None for one in connections]
+    return ["NCCL_IB_DISABLE" if one["via"].startswith("NET/Socket") else None for one in connections]
 """,
     ),
     WrongAnswer(
@@ -60,7 +60,7 @@ def suspects(connections):
         if same and not one["via"].startswith("P2P"):
             found.append("NCCL_P2P_DISABLE")
         elif not same and one["via"].startswith("NET/Socket"):
-            found.append("NCCL_IB_HCA")
+            found.append("NCCL_IB_DISABLE")
         else:
             found.append(None)
     return found
@@ -76,7 +76,7 @@ def suspects(connections):
         if same:
             found.append(None if one["via"].startswith(("P2P", "SHM")) else "NCCL_P2P_DISABLE")
         elif one["via"].startswith("NET/Socket"):
-            found.append("NCCL_IB_HCA")
+            found.append("NCCL_IB_DISABLE")
         else:
             found.append(None if one["via"].endswith("GDRDMA") else "NCCL_NET_GDR_LEVEL")
     return found
@@ -92,7 +92,7 @@ def suspects(connections):
         if via.startswith("SHM"):
             found.append("NCCL_P2P_DISABLE")
         elif via.startswith("NET/Socket"):
-            found.append("NCCL_IB_HCA")
+            found.append("NCCL_IB_DISABLE")
         elif via.startswith("NET/IB") and not via.endswith("GDRDMA"):
             found.append("NCCL_NET_GDR_LEVEL")
         else:

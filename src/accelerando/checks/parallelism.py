@@ -183,24 +183,27 @@ def loss_weights(sub: Submission, rng: np.random.Generator) -> None:
     }
     for kind, images in kinds.items():
         found = _weights(sub.loss_weights(images), images)
-        total, world_size = sum(map(sum, images)), len(images)
-        pairs = [
-            (weight, count * world_size / total)
-            for own, counts in zip(found, images, strict=True)
-            for weight, count in zip(own, counts, strict=True)
-        ]
-        if all(math.isclose(weight, expected, rel_tol=1e-6, abs_tol=1e-9) for weight, expected in pairs):
-            continue
-        length = sum(weight for weight, _ in pairs) / world_size
-        if not math.isclose(length, 1.0, rel_tol=1e-6):
-            raise Wrong(
-                f"With {kind}: if every image had the same gradient, your weights would make it {length:.3g} times as "
-                f"long as it is. What does DDP do with the sum over the ranks? {TO_DDP}"
-            )
-        raise Wrong(
-            f"With {kind}: some images count more than others. How much of the whole mean is a batch of a given size? "
-            f"{TO_DDP}"
-        )
+        _judge_weights(found, images, kind)
+
+
+def _judge_weights(found: list[list[float]], images: list[list[int]], kind: str) -> None:
+    """Name the first weight that is wrong, and whether all are wrong by the same factor."""
+    total, world_size = sum(map(sum, images)), len(images)
+    rows = [
+        (f"batch {place} of rank {rank}", weight, count * world_size / total)
+        for rank, (own, counts) in enumerate(zip(found, images, strict=True))
+        for place, (weight, count) in enumerate(zip(own, counts, strict=True))
+    ]
+    wrong = [row for row in rows if not math.isclose(row[1], row[2], rel_tol=1e-6, abs_tol=1e-9)]
+    if not wrong:
+        return
+    factors = [weight / right for _, weight, right in rows if right]
+    name, weight, right = wrong[0]
+    question = "How much of the whole mean is a batch of that size?"
+    if right and max(factors) - min(factors) <= 1e-6 * abs(max(factors)):
+        question = "The others are off by the same factor. What does DDP do with the sum over the ranks?"
+    off = f"{weight / right:.3g} times what it should be" if right else f"{weight:.3g}, though the batch is empty"
+    raise Wrong(f"With {kind}: the weight of {name} (counted from 0) is {off}. {question} {TO_DDP}")
 
 
 def _weights(value: Any, images: list[list[int]]) -> list[list[float]]:
@@ -304,11 +307,14 @@ def _judge_bytes(found: list[dict[str, Any]], threshold: float) -> None:
     if len(sent) < len(found) or len(plain) < len(found) or min(plain) <= 0:
         raise NotMeasurableHere("the result is right, but this system does not tell how many bytes were sent")
     ratio = sum(plain) / max(1, sum(sent))
+    question = "How often does a gradient have to travel before the optimizer moves?"
+    if ratio < 1.1 and any(report.get("uses_no_sync") for report in found):
+        question = "Which calls stood inside `no_sync`: only `backward`, or the forward before it as well?"
     if ratio < threshold:
         raise Wrong(
             f"The weights are right. A rank sent {sum(sent) / len(sent) / 1e3:,.0f} KB, the usual loop sends "
-            f"{sum(plain) / len(plain) / 1e3:,.0f} KB: {ratio:.1f} times fewer, wanted {threshold:g}. How often does a "
-            "gradient have to travel before the optimizer moves? See *Fewer messages* in the lesson."
+            f"{sum(plain) / len(plain) / 1e3:,.0f} KB: {ratio:.1f} times fewer, wanted {threshold:g}. {question} "
+            "See *Fewer messages* in the lesson."
         )
 
 

@@ -190,6 +190,22 @@ def train(ddp, steps, optimizer):
 """,
     ),
     WrongAnswer(
+        "only backward stands inside no_sync: DDP decides in its forward, and sends every time",
+        """
+def train(ddp, steps, optimizer):
+    for batches in steps:
+        optimizer.zero_grad()
+        for number, (images, labels) in enumerate(batches):
+            loss = nn.functional.cross_entropy(ddp(images), labels) / len(batches)
+            if number < len(batches) - 1:
+                with ddp.no_sync():
+                    loss.backward()
+            else:
+                loss.backward()
+        optimizer.step()
+""",
+    ),
+    WrongAnswer(
         "gradients are summed over the batches and never divided by their number",
         """
 def train(ddp, steps, optimizer):

@@ -67,7 +67,7 @@ def train(namespace: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
 
     Returns:
         For each rank: "weights", float32 (P,), "sent_bytes" and "plain_bytes", what the usual loop sends; None where
-        the system does not count.
+        the system does not count. "uses_no_sync": whether its text does.
     """
     function = look_up(namespace, "train")
     is_own = inspect.isfunction(function) and function.__module__.partition(".")[0] != "accelerando"
@@ -100,7 +100,12 @@ def on_one_rank(source: str, seed: int) -> dict[str, Any]:
     with ranks.joined(time_limit_s=15.0) as (rank, _):
         plain_bytes = _sent(_usual, rank, seed)[1]
         weights, sent_bytes = _sent(names["train"], rank, seed)
-        return {"weights": weights, "sent_bytes": sent_bytes, "plain_bytes": plain_bytes}
+        return {
+            "weights": weights,
+            "sent_bytes": sent_bytes,
+            "plain_bytes": plain_bytes,
+            "uses_no_sync": "no_sync" in source,
+        }
 
 
 def _sent(loop: Callable[..., object], rank: int, seed: int) -> tuple[torch.Tensor, int | None]:
