@@ -69,13 +69,20 @@ class Holder:
         self.first[node.name] = process, int(children[0])
 
     def _write_agent(self) -> None:
-        """Write the script that mpirun calls instead of ssh: it takes a host and a command line."""
+        """Write the script that mpirun calls instead of ssh: it takes a host and a command line.
+
+        Each node gets a folder for temporary files of its own. Daemons name theirs by their process id, which may be
+        the same on two nodes: they would write into one file, and now and then end with SIGSEGV.
+        """
         cases = "".join(
             f'{node.name}|{node.address}) exec {" ".join(network.inside(self.first[node.name][1]))} sh -c "$*";;\n'
             for node in self.nodes
         )
         agent = self.folder / "enter"
-        agent.write_text(f'#!/bin/sh\nhost=$1; shift\ncase "$host" in\n{cases}esac\necho "no node $host" >&2; exit 1\n')
+        own = 'export TMPDIR="$TMPDIR/$host"; mkdir -p "$TMPDIR"'
+        agent.write_text(
+            f'#!/bin/sh\nhost=$1; shift\n{own}\ncase "$host" in\n{cases}esac\necho "no node $host" >&2; exit 1\n'
+        )
         agent.chmod(0o700)
 
     def _start_slurm(self) -> None:
