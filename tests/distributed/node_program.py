@@ -22,7 +22,8 @@ def main() -> None:
 
 
 def where(base: int) -> dict:
-    return {"host": socket.gethostname(), "number": base + int(os.environ["RANK"])}
+    number = base + int(os.environ["RANK"])
+    return {"host": socket.gethostname(), "number": number, "temporary": os.environ["TMPDIR"]}
 
 
 if __name__ == "__main__":

@@ -280,6 +280,17 @@ def test_a_function_runs_on_the_nodes_and_its_values_come_back(tmp_path: Path, m
     assert not folder.exists()
 
 
+def test_nodes_do_not_share_a_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open MPI's daemons name theirs by their process id, which two nodes may both have."""
+    needs_namespaces([], () if os.geteuid() == 0 else ("--user", "--map-root-user"))
+    if find_open_mpi() is None:
+        pytest.skip("Open MPI is not installed")
+    monkeypatch.syspath_prepend(str(HERE))
+    with cluster.up(2, name=f"test-{secrets.token_hex(4)}") as made:
+        values = made.run("node_program:where", payload={"base": 5}, launcher="mpirun").values
+    assert len({value["temporary"] for value in values}) == 2
+
+
 def test_ranks_get_a_slurm_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     if absent := slurm.missing():
         pytest.skip(f"Slurm is not installed ({', '.join(absent)})")

@@ -215,28 +215,6 @@ class Played(Stage):
         return result
 
 
-@pytest.mark.parametrize(("reason", "said", "starts"), [
-    ("the launcher on login ended with status 255: try again", "", 2),
-    ("the launcher on login ended with status 1", "step 3", 1),
-    ("rank 1 raised ValueError", "", 1),
-    ("node2 was lost: its first process ended", "step 37", 1),
-])  # fmt: skip
-def test_only_a_launcher_that_reached_nobody_is_started_again(
-    reason: str, said: str, starts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = RanksResult(record.SCHEMA, "mpirun", "", 2, 1, False, reason, None, 2.0, ("", said), "", ())
-    started = []
-
-    def fail(*words: object, **named: object) -> None:
-        started.append(words)
-        raise RanksFailed(result)
-
-    monkeypatch.setattr(ranks, "run", fail)
-    with pytest.raises(RanksFailed):
-        Stage(None, 100).run("a.b:c", {})
-    assert len(started) == starts
-
-
 def test_launchers_are_compared_and_a_difference_is_not_hidden() -> None:
     same = launching.measure_launches(Played({"torchrun": 0.5, "mpirun": 0.5}), QUICK)
     assert "The same loss 2 times" in same.sentence()

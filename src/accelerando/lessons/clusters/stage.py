@@ -63,9 +63,6 @@ class Stage:
     ) -> RanksResult:
         """Run a function of a module, one rank on each node.
 
-        A launcher that does not reach its nodes (mpirun gives up when a busy machine lets it wait too long), so that no
-        rank has said a word, is started once more.
-
         Args:
             target: ``"package.module:function"``.
             payload: Its arguments.
@@ -77,16 +74,6 @@ class Stage:
             ranks.RanksFailed: If a rank or a node did not come to its end.
         """
         launcher = launcher or self.quickest
-        try:
-            return self._start(target, payload, launcher, on, on_line)
-        except ranks.RanksFailed as failure:
-            if not failure.result.reason.startswith("the launcher ") or any(failure.result.outputs):
-                raise
-        return self._start(target, payload, launcher, on, on_line)
-
-    def _start(
-        self, target: str, payload: Mapping[str, Any], launcher: str, on: str | None, on_line: OnLine | None
-    ) -> RanksResult:
         if self.cluster is not None:
             return self.cluster.run(
                 target, payload=payload, launcher=launcher, on=on, on_line=on_line, time_limit_s=LIMIT_S
