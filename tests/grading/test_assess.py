@@ -38,14 +38,14 @@ def test_starter_reference_and_submission_really_train_on_both_tasks(monkeypatch
         lesson=TIMED,
         read=lambda path, lesson: sides.FinalSubmission(submission(HONEST).lab, reference, 100),
         make_tasks=lambda seed: final_task.make_session(seed, train_images=600, held_out_images=400),
-        budget_s=30.0,  # time for the two rounds, in none of which anything can be decided
+        budget_s=30.0,  # time for the two rounds, too few for a tier; that accuracy is lost may show at once
     )
     assert found.session is not None, found.report.results
     assert {(run.side, run.task) for run in found.session.runs} >= {
         (side, "real") for side in ("starter", "reference", "submission")
     }
     assert all(run.seconds > 0 and run.accuracy > 0.15 for run in found.session.runs)
-    assert {result.status for result in found.report.results} == {"undecided"}
+    assert {result.status for result in found.report.results} <= {"undecided", "failed"}
 
 
 def test_report_tells_all_but_the_seed(honest: assess.Assessment) -> None:
