@@ -173,7 +173,7 @@ quiz = dict.fromkeys(["race", "same", "silent", "numa", "backend", "over", "glob
     WrongAnswer(
         "one question answered, seven left out",
         """
-quiz = {"race": "c"}
+quiz = {"race": "a"}
 """,
     ),
 )
