@@ -243,7 +243,7 @@ def slow_link_plan(start, link):
 
 QUIZ = (
     WrongAnswer(
-        "all the beliefs that the lesson breaks",
+        "the same letter everywhere",
         """
 quiz = {"launcher": "a", "bits": "a", "slower": "a", "local": "a", "accumulate": "a", "checkpoint": "a",
         "elastic": "a", "hang": "a"}

@@ -227,7 +227,7 @@ def make_step(model, optimizer):
 
 QUIZ = (
     WrongAnswer(
-        "all the beliefs that the lesson breaks",
+        "the same letter everywhere",
         """
 quiz = dict.fromkeys(["fusion", "guards", "breaks", "fullgraph", "batch", "payback", "convolution", "cache"], "a")
 """,

@@ -236,7 +236,7 @@ def faster_setup(start):
 
 QUIZ = (
     WrongAnswer(
-        "all the beliefs that the lesson breaks",
+        "the same letter everywhere",
         """
 quiz = dict.fromkeys(["simd", "switch", "blocks", "roof", "threads", "late", "half", "ipex"], "a")
 """,

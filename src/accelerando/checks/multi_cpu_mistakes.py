@@ -165,7 +165,7 @@ def faster_layout(start):
 
 QUIZ = (
     WrongAnswer(
-        "all the beliefs that the lesson breaks",
+        "the same letter everywhere",
         """
 quiz = dict.fromkeys(["race", "same", "silent", "numa", "backend", "over", "global", "copies"], "a")
 """,

@@ -226,7 +226,7 @@ EPOCHS = (
 
 QUIZ = (
     WrongAnswer(
-        "all the beliefs that the lesson breaks",
+        "the same letter everywhere",
         """
 quiz = dict.fromkeys(["stall", "workers", "waiting", "batch", "prefetch", "memory", "seeds", "shm"], "a")
 """,

@@ -308,7 +308,7 @@ def faster_recipe(start):
 
 QUIZ = (
     WrongAnswer(
-        "all the beliefs that the lesson breaks",
+        "the same letter everywhere",
         """
 quiz = dict.fromkeys(["speed", "bf16", "loss_scale", "order", "autocast", "memory", "weights", "restart"], "a")
 """,

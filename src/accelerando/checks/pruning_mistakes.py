@@ -246,7 +246,7 @@ def pruning_plan(start):
 
 QUIZ = (
     WrongAnswer(
-        "all the beliefs that the lesson breaks",
+        "the same letter everywhere",
         """
 quiz = dict.fromkeys(["zeros", "structure", "groups", "gap", "criterion", "warm", "steps", "optimizer"], "a")
 """,

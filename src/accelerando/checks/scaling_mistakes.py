@@ -216,7 +216,7 @@ def faster_recipe(start):
 
 QUIZ = (
     WrongAnswer(
-        "all the beliefs that the lesson breaks",
+        "the same letter everywhere",
         """
 quiz = dict.fromkeys(["cores", "serial", "bandwidth", "batch", "bias", "threads", "price", "switch"], "a")
 """,
