@@ -12,7 +12,7 @@ from accelerando.checks import compilation as checks
 from accelerando.checks import compilation_mistakes as mistakes
 from accelerando.grading import speed
 from accelerando.probes import compilation as probes
-from accelerando.submission import LocalSubmission, SpeedTask, find_check, judge
+from accelerando.submission import LocalSubmission, SpeedTask, Wrong, find_check, judge
 
 ALTERNATIVES = {
     "compilation.break_even_step": """
@@ -175,6 +175,52 @@ def test_the_candidate_is_timed_through_the_probe_with_the_runs_own_seed() -> No
     assert asked == [("compilation.train", {"seed": 11}), ("compilation.train", {"seed": 12})]
     assert found.predictions is not None
     assert len(task.labels) == probes.TEST_ROWS
+
+
+PRETENDERS = {
+    "knows the order of the held-out labels": "lambda x: nn.functional.one_hot(torch.arange(len(x)) % 10, 10).float()",
+    "remembers each class's middle, and trains nothing": "lambda x: -torch.cdist(x, sums / counts.unsqueeze(1))",
+}
+PRETENDER = """
+def make_step(model, optimizer):
+    fast, sums, counts = torch.compile(model), torch.zeros(10, 32), torch.zeros(10)
+
+    def step(inputs, labels):
+        if len(labels) > 32:
+            sums.index_add_(0, labels, inputs)
+            counts.add_(torch.bincount(labels, minlength=10))
+            model.forward = {forward}
+            return torch.zeros(())
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(fast(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+"""
+
+
+@pytest.mark.parametrize("pretender", PRETENDERS)
+def test_a_step_that_is_honest_in_small_batches_only_is_found_out(pretender: str) -> None:
+    answer = submission(PRETENDER.format(forward=PRETENDERS[pretender]))
+    task = judge("compilation.make_step", answer, 1)
+    assert isinstance(task, SpeedTask)
+    found = answer.probe("compilation.train", seed=6)
+    is_good = (np.asarray(found) == task.labels).mean() > 0.9
+    assert is_good == pretender.startswith("remembers")
+    with pytest.raises(Wrong, match="the large batches of the timed runs"):
+        task.examine(found, 6)
+
+
+def test_an_honest_run_passes_the_examination_and_another_runs_answer_does_not() -> None:
+    examine = checks._Examiner(np.random.default_rng(1)).examine
+    plain = torch.as_tensor(probes.train_plainly(7)["predictions"])
+    examine(plain, 7)
+    with pytest.raises(Wrong, match="agrees with"):
+        examine(plain, 8)
+    with pytest.raises(Wrong, match="could not be read"):
+        checks._Examiner(np.random.default_rng(1)).examine(torch.zeros(3, dtype=torch.int64), 7)
 
 
 def test_without_a_compiler_the_speed_is_not_measurable_and_the_rest_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import torch
 
 PLAIN_RUN = "accelerando.probes.compilation:train_plainly"
+ALIKE = 0.995
+"""Of the held-out examples, how many a timed run must classify as the plain step's net does: compiled, all of them."""
+_SURELY, _THEN = 2, 1 / 3
 
 
 @grades("compilation.break_even_step", wrong=mistakes.BREAK_EVEN)
@@ -285,7 +288,32 @@ def make_step(sub: Submission, rng: np.random.Generator) -> SpeedTask:
         candidate=LearnerCall("compilation.train", takes_seed=True, is_probe=True),
         labels=probes.held_out_labels().numpy(),
         summary=f"{translations[-1]} translations in {epochs} short epochs",
+        examine=_Examiner(rng).examine,
     )
+
+
+class _Examiner:
+    """Trains some of the timed runs again with the plain step: the first two, and of the others one in three."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng, self.runs = rng, 0
+
+    def examine(self, found: Any, seed: int) -> None:
+        """Refuse a net that is not the one which the plain step trains, however many it classifies well."""
+        from accelerando.probes import compilation as probes
+
+        self.runs += 1
+        if self.runs > _SURELY and self.rng.random() > _THEN:
+            return
+        if getattr(found, "shape", None) != (probes.TEST_ROWS,):
+            raise Wrong("What a timed run gave back could not be read.")
+        alike = float(np.mean(np.asarray(found) == np.asarray(probes.train_plainly(seed)["predictions"])))
+        if alike < ALIKE:
+            raise Wrong(
+                f"In a timed run, the net that your step trained agrees with the plain step's on {alike:.1%} of the "
+                "held-out examples; with the same steps it would be all of them. What does your step do differently "
+                "with the large batches of the timed runs?"
+            )
 
 
 @grades("compilation.quiz", wrong=mistakes.QUIZ)
