@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from accelerando import costs, machine, ranks
+from accelerando import costs, machine, ranks, seeds
 from accelerando.figures import multi_cpu as pictures
 from accelerando.lessons import BUDGETS
 from accelerando.lessons.multi_cpu import (
@@ -17,11 +18,13 @@ from accelerando.lessons.multi_cpu import (
     global_batch,
     launchers,
     layouts,
+    on_teams,
     race,
     sockets,
     task,
     teams,
     throughput,
+    waiting,
 )
 from accelerando.lessons.multi_cpu.layouts import Layout, StepCost
 from accelerando.widgets import multi_cpu as explorers
@@ -119,15 +122,15 @@ def test_what_disturbed_a_measurement_stands_beside_it() -> None:
     assert "Meanwhile" not in raced(0.015, 0.04).sentence()
 
 
-def told_map(factor: dict[Layout, float]) -> dict:
+def told_map(factor: dict[Layout, float], half_factor: float = 1.0) -> dict:
     """What ranks would tell of a machine that follows `COST`, but for some factors."""
     seconds = [
         [layouts.predict_step_s(COST, layout, layouts.BATCH, 2) * factor.get(layout, 1.0)] * 7
         for layout in layouts.grid(2)
     ]
-    fewer = [layouts.predict_step_s(COST, Layout(1, 1), layouts.FEWER, 2)] * 7
+    half, fewer = ([layouts.predict_step_s(COST, Layout(1, 1), few, 2)] * 7 for few in (layouts.HALF, layouts.FEWER))
     return {
-        "seconds": [*seconds, fewer],
+        "seconds": [*seconds, [half_factor * second for second in half], fewer],
         "link": [COST.link.latency_s, COST.link.bandwidth_bytes_per_s],
         "message_bytes": COST.message_bytes,
     }
@@ -145,11 +148,53 @@ def test_the_maps_sentence_names_the_best_and_what_the_model_leaves_out() -> Non
     said = found.sentence()
     assert "Measured best: **2 × 1**" in said
     assert "The slowest of all is 4 × 4, 16 threads on 2 cores" in said
-    assert "belief fails here" in said
+    assert "fitted to 1 × 1 and 1 × 2, so" in said
+    assert "Not fitted was 2 × 1: " in said
+    assert "costs less in a smaller batch" not in said
+    assert "costs less in a smaller batch" in throughput.read_map(2, layouts.grid(2), told_map({}, 0.8)).sentence()
     kept = throughput.read_map(
         2, layouts.grid(2), told_map({layout: 3.0 for layout in layouts.grid(2) if layout[0] > 1})
     )
     assert kept.best.processes == 1
+
+
+def test_two_races_of_one_pair_are_set_side_by_side() -> None:
+    chart = throughput.read_map(2, layouts.grid(2), told_map({}))
+    usual_s = chart.measured_s[Layout(1, 2)]
+
+    def told(ratio: float, spread: float = 0.01) -> str:
+        """What the map says to a race in which processes were so many times as fast."""
+        wobble = 1 + spread * np.linspace(-1, 1, 9)
+        seconds = {"1 × 2": list(usual_s * wobble), race.FREE: list(usual_s / ratio * wobble[::-1])}
+        return chart.race_sentence(race.Race(2, Layout(1, 2), Layout(2, 1), seconds))
+
+    here = usual_s / chart.measured_s[Layout(2, 1)]
+    assert here > 1.05
+    alike = told(here)
+    assert "overlap" in alike
+    assert "the belief fails here" in alike
+    assert "that it is faster both agree" in told(1.5 * here)
+    assert "no single run settles who is faster" in told(0.6)
+    assert "overlap" in told(1.0, spread=0.3)
+    assert chart.race_sentence(race.Race(2, Layout(1, 2), Layout(2, 1))) == ""
+    assert chart.race_sentence(race.Race(3, Layout(1, 3), Layout(3, 1), {"1 × 3": [1.0], race.FREE: [1.0]})) == ""
+
+
+def test_crowded_layouts_are_on_the_map_and_one_of_them_gives_up_waiting_early() -> None:
+    for cores in (2, 3, 6, 8, 64):
+        patient, early = waiting.crowded(cores)
+        assert {patient, early} <= set(layouts.grid(cores))
+        assert patient.threads <= cores < early.threads
+        assert patient.processes * patient.threads > cores
+
+
+def test_what_sleeping_threads_gain_is_told_whichever_way_it_came_out() -> None:
+    patient, early = waiting.crowded(2)
+    usual = {patient: [0.2] * 3, early: [0.1] * 3}
+    much = waiting.Waiting(2, usual, {patient: [0.05] * 3, early: [0.05] * 3})
+    assert "4 × 2 is **4.0 times as fast**" in much.sentence()
+    assert "| 4 × 2 | 2 on 2 | 200 ms | 50 ms |" in much.table()
+    assert "not what made it slow" in waiting.Waiting(2, usual, usual).sentence()
 
 
 def test_the_explorer_predicts_this_machine_and_larger_ones() -> None:
@@ -282,10 +327,17 @@ def test_accuracy_is_compared_image_by_image() -> None:
         3,
         {global_batch.ALONE: alone, global_batch.SAME_RATE: worse, global_batch.SCALED: alone},
         {global_batch.ALONE: 1125, global_batch.SAME_RATE: 279, global_batch.SCALED: 279},
+        {global_batch.ALONE: [3.0, 2.25], global_batch.SAME_RATE: [1.0], global_batch.SCALED: [1.116]},
     )
     assert found.verdict(global_batch.SAME_RATE).verdict == "lost"
     assert found.verdict(global_batch.SCALED).verdict == "kept"
-    assert "lost (more than 2 points)" in found.sentence()
+    said = found.sentence()
+    assert f"kept by *{global_batch.SCALED}*" in said
+    assert f"lost by *{global_batch.SAME_RATE}*" in said
+    assert "Too close to call" not in said
+    assert "2 runs of each recipe" in said
+    assert "4 images needs 2 ms for a step, with 16 4 ms: 4 times the images in 2.0 times the time" in said
+    assert f"| {global_batch.ALONE} | 1,125 | 2.25 s | 2 ms |" in found.table()
     rows = found.accuracies()
     assert rows[global_batch.SAME_RATE][0] == pytest.approx(-100 * (alone.mean() - worse.mean()))
     assert pictures.differences(rows, 2.0, "x").png.startswith(b"\x89PNG")
@@ -298,6 +350,7 @@ def test_smoke_starts_no_rank_and_says_so() -> None:
         backends.measure_backends(SMOKE).sentence(),
         launchers.measure_launchers(SMOKE).sentence(),
         global_batch.measure_global_batch(SMOKE).sentence(),
+        waiting.measure_waiting(SMOKE, 2, {}).sentence(),
         task.try_layout(task.START, SMOKE),
     ]
     assert all("smoke budget starts no ranks" in sentence for sentence in said)
@@ -377,6 +430,23 @@ def test_a_team_stays_up_trains_alike_in_every_layout_and_tells_who_failed() -> 
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_silent_step_packs_and_divides_and_sends_nothing() -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    draw = seeds.generator(1)
+    images, labels = torch.randn(8, 1, 4, 4, generator=draw), torch.randint(10, (8,), generator=draw)
+    on_teams.train_step(model, optimizer, images, labels, 1)
+    own = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    on_teams.train_step(model, optimizer, images, labels, 2, is_silent=True)  # there is no group that could send
+    for before, parameter in zip(own, model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, before / 2)
+
+
+def test_several_rates_are_all_looked_at_before_a_rank_starts() -> None:
+    with pytest.raises(ValueError, match="learning_rate is 11"):
+        task.try_layout(task.START, BUDGETS["quick"], rates=(0.1, 11))
 
 
 def test_ranks_find_the_variables_of_torchrun() -> None:

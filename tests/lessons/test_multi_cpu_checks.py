@@ -9,7 +9,7 @@ import pytest
 from accelerando import quizzes, work
 from accelerando.checks import multi_cpu as checks
 from accelerando.lessons.multi_cpu import task
-from accelerando.submission import LocalSubmission, SpeedTask, find_check, judge
+from accelerando.submission import LocalSubmission, SpeedTask, Wrong, find_check, judge
 from accelerando.workers import Experiment
 
 PURE = ("multi_cpu.cores_of_rank", "multi_cpu.place_rank", "multi_cpu.choose_layout")
@@ -75,6 +75,22 @@ def test_no_mistake_slips_through_for_any_seed(question: str) -> None:
             result = judge(question, submission(wrong.code), seed)
             assert not isinstance(result, SpeedTask)
             assert result.status == "failed", (wrong.mistake, seed)
+
+
+def test_a_layout_a_little_below_the_best_is_told_so_and_not_that_it_is_as_fast() -> None:
+    seconds = {1: 0.0426, 2: 0.0410, 4: 0.0395}  # 92.7, 96.3 and 100 % of the best: two processes are right
+    rows = [{"processes": n, "threads": 4 // n, "batch": 128 // n, "seconds": [s] * 3} for n, s in seconds.items()]
+
+    def said(processes: int) -> str:
+        chosen = LocalSubmission({"choose_layout": lambda *_: [processes, 4 // processes]})
+        with pytest.raises(Wrong) as error:
+            checks._ask_layout(chosen, rows, 128, "the example")
+        return str(error.value)
+
+    checks._ask_layout(LocalSubmission({"choose_layout": lambda *_: [2, 2]}), rows, 128, "the example")
+    assert "trains 93% of the images per second of the best one" in said(1)
+    assert "fewer processes" not in said(1)
+    assert "is within 5 % of the best, and so is one with fewer processes" in said(4)
 
 
 def timed(layout: object) -> object:

@@ -262,10 +262,14 @@ def _rate(row: Row) -> float:
     return _together(row) / float(np.median(row["seconds"]))
 
 
+def _best_rate(rows: Sequence[Row], limit: int) -> float:
+    return max(_rate(row) for row in rows if _together(row) <= limit)
+
+
 def _right(rows: Sequence[Row], limit: int) -> Row:
     allowed = [row for row in rows if _together(row) <= limit]
-    best = max(_rate(row) for row in allowed)
-    return min((row for row in allowed if _rate(row) >= 0.95 * best), key=lambda row: row["processes"])
+    enough = 0.95 * _best_rate(rows, limit)
+    return min((row for row in allowed if _rate(row) >= enough), key=lambda row: row["processes"])
 
 
 def _ask_layout(sub: Submission, rows: list[Row], limit: int, kind: str) -> None:
@@ -288,11 +292,12 @@ def _ask_layout(sub: Submission, rows: list[Row], limit: int, kind: str) -> None
             f"{symptom} has a global batch of {_together(chosen)}, and {limit} is the most that keeps the accuracy. "
             f"How many images are in a step, all ranks together? See *The global batch* in the lesson."
         )
-    if _rate(chosen) < 0.95 * _rate(right):
+    share = _rate(chosen) / _best_rate(rows, limit)
+    if share < 0.95:
         raise Wrong(
-            f"{symptom} trains {_rate(chosen) / _rate(right):.0%} of the images per second of the best one. Do all "
-            f"layouts train equally many images in a step, and what does a single disturbed round do to your figure? "
-            f"{MAP}"
+            f"{symptom} trains {share:.0%} of the images per second of the best one within the limit, and only what is "
+            "within 5 % of that counts as equally fast. Do all layouts train equally many images in a step, and what "
+            f"does a single disturbed round do to your figure? {MAP}"
         )
     raise Wrong(
         f"{symptom} is within 5 % of the best, and so is one with fewer processes. What else does a process cost? "

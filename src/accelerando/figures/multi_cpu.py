@@ -14,6 +14,7 @@ Interval = tuple[float, float, float]
 """A middle, and the lower and upper end around it."""
 Cells = Mapping[tuple[int, int], float]
 """(processes, threads) -> images per second."""
+_LEVEL = "with 95 % intervals"
 _PALE, _FULL = (0.95, 0.97, 0.98), (0.0, 0.447, 0.698)
 
 
@@ -23,7 +24,7 @@ def _ends(rows: Sequence[Interval]) -> list[list[float]]:
 
 
 def bars(rows: Mapping[str, Interval], title: str, xlabel: str) -> Picture:
-    """One bar for each row, with its interval; the first row is what the others are compared to."""
+    """One bar for each row, with its 95 % interval; the first row is what the others are compared to."""
     said = "; ".join(f"{name}: {row[0]:,.4g} ({row[1]:,.4g} to {row[2]:,.4g})" for name, row in rows.items())
     with draw(f"{title}. {said}", width=7.4, height=1.0 + 0.36 * len(rows)) as sheet:
         axes = sheet.axes[0]
@@ -33,7 +34,7 @@ def bars(rows: Mapping[str, Interval], title: str, xlabel: str) -> Picture:
         axes.barh(range(len(rows)), middles, xerr=ends, color=colours, height=0.6, ecolor=INK, capsize=3)
         axes.set_yticks(range(len(rows)), labels=list(rows))
         axes.invert_yaxis()
-        axes.set(title=title, xlabel=xlabel)
+        axes.set(title=title, xlabel=f"{xlabel} ({_LEVEL})")
         axes.grid(visible=False, axis="y")
     return sheet.picture
 
@@ -54,11 +55,11 @@ def heat_maps(maps: Mapping[str, tuple[Cells, int]], title: str) -> Picture:
     rows, columns = (max((len({cell[n] for cell in cells}) for cells, _ in maps.values()), default=1) for n in (1, 0))
     with draw(
         f"{title}, images per second, processes × threads. {said}",
-        panels=max(1, len(maps)), width=(1.3 + 0.62 * max(4, columns)) * max(1, len(maps)), height=1.5 + 0.44 * rows,
+        panels=max(1, len(maps)), width=(1.3 + 0.62 * max(4, columns)) * max(1, len(maps)), height=1.7 + 0.44 * rows,
     ) as sheet:  # fmt: skip
         for axes, (name, (cells, cores)) in zip(sheet.axes, maps.items(), strict=False):
             _heat_map(axes, cells, cores, most)
-            axes.set(title=f"{title}, {name}" if len(maps) == 1 else name, xlabel="processes")
+            axes.set(title=f"{title}\n{name}", xlabel="processes")
         sheet.axes[0].set_ylabel("threads of each")
     return sheet.picture
 
@@ -119,7 +120,7 @@ def messages(
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(_kib)
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.set(title=title, xlabel="message", ylabel="milliseconds")
+        axes.set(title=title, xlabel="message", ylabel=f"milliseconds ({_LEVEL})")
         axes.legend(fontsize=8)
     return sheet.picture
 
@@ -182,11 +183,13 @@ def differences(rows: Mapping[str, Interval], margin: float, title: str) -> Pict
     said = "; ".join(f"{name}: {row[0]:+.1f} ({row[1]:+.1f} to {row[2]:+.1f})" for name, row in rows.items())
     with draw(f"{title}. {said or 'nothing was measured'}", width=7.4, height=1.2 + 0.4 * max(1, len(rows))) as sheet:
         axes = sheet.axes[0]
-        axes.axvspan(-margin, 0, color=GREEN, alpha=0.12)
+        axes.axvspan(-margin, 0, color=GREEN, alpha=0.12, label=f"may be lost: {margin:g} points")
         axes.axvline(0, color=INK, linewidth=1)
         for place, row in enumerate(rows.values()):
             colour = GREEN if row[1] > -margin else RED if row[2] < -margin else GREY
             axes.errorbar([row[0]], [place], xerr=_ends([row]), fmt="o", color=colour, capsize=4)
         axes.set_yticks(range(len(rows)), labels=list(rows))
-        axes.set(title=title, xlabel="points of accuracy, compared to one rank", ylim=(len(rows) - 0.4, -0.6))
+        xlabel = f"points of accuracy, compared to one rank ({_LEVEL})"
+        axes.set(title=title, xlabel=xlabel, ylim=(len(rows) - 0.4, -0.6))
+        axes.legend(fontsize=8, loc="best")
     return sheet.picture

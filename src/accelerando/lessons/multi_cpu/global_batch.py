@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from accelerando import stats
+from accelerando import measure, stats
 from accelerando.lessons import Budget
 from accelerando.lessons.multi_cpu import task
 from accelerando.lessons.multi_cpu.layouts import NOT_RUN
@@ -18,9 +18,14 @@ BATCH = 16
 """Images of one rank, and of the run with one rank."""
 RATE = 0.01
 MARGIN = 0.02
+FEW_RANKS = 2
+HIGHER = 8
 ALONE = f"1 rank, batch {BATCH}"
 SAME_RATE = f"{RANKS} ranks, batch {BATCH} each, the same rate"
 SCALED = f"{RANKS} ranks, batch {BATCH} each, {RANKS} times the rate"
+SEARCHED = f"{RANKS} ranks, batch {BATCH} each, {HIGHER} times the rate"
+FEW_SCALED = f"{FEW_RANKS} ranks, batch {BATCH} each, {FEW_RANKS} times the rate"
+GROWN = (SAME_RATE, SCALED, SEARCHED, FEW_SCALED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,72 +34,114 @@ class GlobalBatch:
 
     Args:
         epochs: Of each run.
-        is_correct: Run -> bool, (seeds, images): which held-out images were classified correctly.
-        steps: Run -> optimizer steps.
+        is_correct: Recipe -> bool, (seeds, images): which held-out images were classified correctly.
+        steps: Recipe -> optimizer steps.
+        seconds: Recipe -> seconds of each run's training.
     """
 
     epochs: int
     is_correct: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def verdict(self, name: str) -> stats.AccuracyVerdict:
         """The paired test against one rank."""
         return stats.paired_non_inferiority(self.is_correct[ALONE], self.is_correct[name], MARGIN)
 
     def accuracies(self) -> dict[str, tuple[float, float, float]]:
-        """Run -> points of accuracy compared to one rank, with the interval of the paired test."""
+        """Recipe -> points of accuracy compared to one rank, with the interval of the paired test."""
         return {
             name: (100 * found.difference, *(100 * end for end in found.interval))  # type: ignore[misc]
-            for name in (SAME_RATE, SCALED)
+            for name in GROWN
             if name in self.is_correct
             for found in [self.verdict(name)]
         }
+
+    def table(self) -> str:
+        """Markdown: a row for each recipe; empty when nothing was measured."""
+        if not self.is_correct:
+            return ""
+        lines = [
+            f"| recipe | steps | time | a step | accuracy | compared to one rank, points | margin {100 * MARGIN:g} |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for name, correct in self.is_correct.items():
+            spent = min(self.seconds[name])
+            row = f"| {name} | {self.steps[name]:,} | {measure.duration(spent)} "
+            row += f"| {measure.duration(spent / self.steps[name])} | {float(correct.mean()):.1%} "
+            if name == ALONE:
+                lines.append(f"{row}| | |")
+                continue
+            found = self.verdict(name)
+            low, high = (100 * end for end in found.interval)
+            word = "too close to call" if found.verdict == "undecided" else found.verdict
+            lines.append(f"{row}| **{100 * found.difference:+.1f}** ({low:+.1f} to {high:+.1f}) | {word} |")
+        return "\n".join(lines)
 
     def sentence(self) -> str:
         """What this run showed."""
         if not self.is_correct:
             return NOT_RUN
-        alone = float(self.is_correct[ALONE].mean())
+        verdicts = {name: self.verdict(name).verdict for name in GROWN if name in self.is_correct}
+        groups = {
+            word: [name for name, verdict in verdicts.items() if verdict == word]
+            for word in ("kept", "lost", "undecided")
+        }
+        runs = len(self.is_correct[ALONE])
         told = [
-            f"All runs went through the same images {self.epochs} times, on the same {RANKS} ranks. One rank's recipe: "
-            f"{self.steps[ALONE]:,} steps, **{alone:.1%}**."
+            f"All runs went through the same images {self.epochs} times, on the same {RANKS} processes, {runs} runs of "
+            "each recipe (the quicker one's time, and 95 % intervals)."
         ]
-        for name in (SAME_RATE, SCALED):
-            found = self.verdict(name)
-            low, high = (100 * end for end in found.interval)
-            word = {
-                "kept": "kept",
-                "lost": f"lost (more than {100 * MARGIN:g} points)",
-                "undecided": f"too close to call at a margin of {100 * MARGIN:g} points",
-            }[found.verdict]
-            told.append(
-                f"{name}: {self.steps[name]:,} steps, {float(self.is_correct[name].mean()):.1%}, a difference of "
-                f"**{100 * found.difference:+.1f} points** ({low:+.1f} to {high:+.1f}): {word}."
-            )
-        return " ".join(told)
+        for word, start in (
+            ("kept", "The accuracy was kept by"),
+            ("lost", "It was lost by"),
+            ("undecided", "Too close to call, with so few runs:"),
+        ):
+            if groups[word]:
+                told.append(f"{start} *{'*, *'.join(groups[word])}*.")
+        return " ".join([*told, self._step_sentence()])
+
+    def _step_sentence(self) -> str:
+        """What a step of more images took."""
+        if not {ALONE, SCALED} <= set(self.seconds):
+            return ""
+        few_s, many_s = (min(self.seconds[name]) / self.steps[name] for name in (ALONE, SCALED))
+        return (
+            f"A rank with {BATCH // RANKS} images needs {measure.duration(few_s)} for a step, with {BATCH} "
+            f"{measure.duration(many_s)}: {RANKS} times the images in {many_s / few_s:.1f} times the time."
+        )
 
 
 def measure_global_batch(budget: Budget) -> GlobalBatch:
-    """Train on four real ranks by one rank's recipe, by the recipe left alone, and with a scaled rate; not in smoke.
+    """Train on four real ranks by one rank's recipe, and by what becomes of it on more ranks; nothing in smoke.
 
-    One rank's recipe is trained by the four, too, with a quarter of its batch each: the same training, as lesson 7
-    showed, and the same machine.
+    The recipes of fewer ranks are trained by the four, too, each with its part of their batch: the same training, as
+    lesson 7 showed, and the same machine.
     """
     if budget.name == "smoke":
         return GlobalBatch(task.EPOCHS)
-    orders = {ALONE: (BATCH // RANKS, RATE), SAME_RATE: (BATCH, RATE), SCALED: (BATCH, RANKS * RATE)}
+    orders = {
+        ALONE: (BATCH // RANKS, RATE),
+        SAME_RATE: (BATCH, RATE),
+        SCALED: (BATCH, RANKS * RATE),
+        SEARCHED: (BATCH, HIGHER * RATE),
+        FEW_SCALED: (FEW_RANKS * BATCH // RANKS, FEW_RANKS * RATE),
+    }
     runs = 2 if budget.name == "quick" else 4
     found: dict[str, list[npt.NDArray[np.bool_]]] = {name: [] for name in orders}
+    seconds: dict[str, list[float]] = {name: [] for name in orders}
     labels = task.data().test.labels
     with task.team(RANKS, 1, None, "gloo") as team:
         for seed in range(runs):
             for name, (batch, rate) in orders.items():
-                predictions = task.train(team, batch=batch, learning_rate=rate, seed=seed)["predictions"]
-                found[name].append(predictions == labels)
+                trained = task.train(team, batch=batch, learning_rate=rate, seed=seed)
+                found[name].append(trained["predictions"] == labels)
+                seconds[name].append(trained["seconds"])
     return GlobalBatch(
         task.EPOCHS,
         {name: np.stack(rows) for name, rows in found.items()},
         {name: steps(batch * RANKS) for name, (batch, _) in orders.items()},
+        seconds,
     )
 
 

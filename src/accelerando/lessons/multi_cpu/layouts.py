@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accelerando import costs, noise, ranks, stats
-from accelerando.lessons import Budget
 
 TIME = "accelerando.lessons.multi_cpu.on_layouts:time_settings"
 BATCH = 128
 """Images of a step, all ranks together: whatever the layout, the training is the same."""
-FEWER = BATCH // 4
+HALF = BATCH // 2
+FEWER = 1
+"""So few that hardly anything but the fixed part of a step is left."""
 MOST_PROCESSES = 8
 SAMPLE_S = 0.15
 NOT_RUN = "Nothing was measured: the smoke budget starts no ranks."
@@ -140,11 +141,24 @@ def setting(layout: Layout, cpus: Sequence[Sequence[int]] | None = None, batch: 
     return {"processes": layout.processes, "threads": layout.threads, "cpus": listed, "batch": batch}
 
 
-def time_settings(settings: Sequence[Mapping[str, Any]], world_size: int, budget: Budget) -> dict[str, Any]:
-    """Launch ranks once and let them time every setting in turns; see `on_layouts.time_settings`."""
-    payload = {"settings": [dict(one) for one in settings], "rounds": budget.rounds, "sample_s": SAMPLE_S}
+def time_settings(
+    settings: Sequence[Mapping[str, Any]],
+    world_size: int,
+    rounds: int,
+    environment: Mapping[str, str | None] | None = None,
+) -> dict[str, Any]:
+    """Launch ranks once and let them time every setting in turns; see `on_layouts.time_settings`.
+
+    Args:
+        settings: As `setting` describes them.
+        world_size: Ranks to launch, at least as many as any setting has.
+        rounds: Of all settings.
+        environment: Variables of every rank, on top of this process's own.
+    """
+    payload = {"settings": [dict(one) for one in settings], "rounds": rounds, "sample_s": SAMPLE_S}
     with noise.watch() as watched:
-        told: dict[str, Any] = ranks.run(TIME, world_size, payload=payload, time_limit_s=280.0).values[0]
+        result = ranks.run(TIME, world_size, payload=payload, environment=environment, time_limit_s=280.0)
+    told: dict[str, Any] = result.values[0]
     return {**told, "disturbances": watched.state.disturbances}
 
 

@@ -123,14 +123,27 @@ def train_step(
     labels: torch.Tensor,
     world_size: int,
     group: dist.ProcessGroup | None = None,
+    *,
+    is_silent: bool = False,
 ) -> None:
-    """One step of data parallelism: own gradients, one message with all of them, the same update everywhere."""
+    """One step of data parallelism: own gradients, one message with all of them, the same update everywhere.
+
+    Args:
+        model: Whose gradients are averaged.
+        optimizer: Makes the step.
+        images: Own part of the batch.
+        labels: Likewise.
+        world_size: Ranks that train together.
+        group: Those ranks; None: all.
+        is_silent: Pack and divide the message as always and do not send it; the ranks then train apart.
+    """
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(images), labels).backward()
     if world_size > 1:
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         message = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        dist.all_reduce(message, group=group)
+        if not is_silent:
+            dist.all_reduce(message, group=group)
         message /= world_size
         for gradient, part in zip(gradients, message.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))

@@ -48,10 +48,16 @@ class Race:
         """Processes against threads, nobody pinned."""
         return compare(self.seconds[str(self.threads)], self.seconds[FREE])
 
-    def images_per_s(self) -> dict[str, tuple[float, float, float]]:
-        """Setting -> median and interval."""
+    def images_per_s(self, *, is_pinned: bool) -> dict[str, tuple[float, float, float]]:
+        """Setting -> median and interval.
+
+        Args:
+            is_pinned: Show the settings with pinned ranks too.
+        """
         rows = {}
         for name, taken in self.seconds.items():
+            if name in (OWN, SAME) and not is_pinned:
+                continue
             middle, low, high = stats.median_interval(np.array(taken))
             label = name if name == str(self.threads) else f"{self.processes}, {name}"
             rows[label] = (BATCH / middle, BATCH / high, BATCH / low)
@@ -72,7 +78,7 @@ class Race:
             "faster": "Processes won: each runs its own Python and its own step, and they meet once, for a message.",
             "slower": "Threads won: here sharing the loops of each operator costs less than a message after each step.",
             "too close to call": "The interval holds 1, so this run does not tell who is faster. A single pair of "
-            "numbers would have told you something, and it would have been chance.",
+            "numbers would have named a winner all the same.",
         }
         return f"{start} {told[ratio.verdict]}{tell_disturbances(self.disturbances)}"
 
@@ -85,7 +91,8 @@ class Race:
         own, same = (compare(self.seconds[FREE], self.seconds[name]) for name in (OWN, SAME))
         helped = {
             "faster": "pinning helped",
-            "slower": "pinning cost something",
+            "slower": "pinning cost something (one candidate: the threads with which gloo sends and receives must now "
+            "share the core with those that compute)",
             "too close to call": "no difference can be told from chance (with as many processes as cores the system "
             "usually finds these places by itself)",
         }
@@ -119,7 +126,7 @@ def measure_race(budget: Budget, cpus: Sequence[int], cores: int) -> Race:
     if can_pin():
         settings[OWN] = setting(processes, share(cpus, many))
         settings[SAME] = setting(processes, [list(cpus)[:1]] * many)
-    told = time_settings(list(settings.values()), many, budget)
+    told = time_settings(list(settings.values()), many, 2 * budget.rounds + 1)
     return Race(cores, threads, processes, dict(zip(settings, told["seconds"], strict=True)), told["disturbances"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -180,38 +181,52 @@ def candidate(layout: Mapping[str, Any]) -> Experiment:
     return Experiment(PREPARE, {"layout": dict(layout)}, prepares=True)
 
 
-def try_layout(layout: Mapping[str, Any], budget: Budget) -> str:
+def try_layout(layout: Mapping[str, Any], budget: Budget, rates: Sequence[float] = ()) -> str:
     """Train with a layout, and say how fast it was and how well it learned; for finding your way in the lab.
 
     Args:
         layout: Keys of `START`; what is left out stays as it is there.
         budget: In smoke nothing is started.
+        rates: Learning rates to try one after the other on the same ranks; none: only that of the layout.
 
     Raises:
         ValueError: If it is no layout.
     """
-    checked = check_layout(layout)
+    tried = [check_layout({**layout, "learning_rate": rate}) for rate in rates] or [check_layout(layout)]
+    checked = tried[0]
     name = describe(checked)
     if reason := why_not_here(checked):
         return f"{name}: not possible here, {reason}."
     if not budget.process_s:
         return f"{name}: not tried, the smoke budget starts no ranks."
     cpus = cpus_of(checked["pinning"], checked["processes"], machine.allowed_cpus())
-    recipe = {name: checked[name] for name in ("batch", "learning_rate")}
     with team(checked["processes"], checked["threads"], cpus, checked["backend"]) as up:
-        trial = {"images": max(_TRIAL_IMAGES, checked["processes"] * checked["batch"]), "epochs": 1, "is_judged": False}
-        short = [train(up, **recipe, seed=seed, **trial)["seconds"] for seed in range(2)]
-        whole_s = min(short) * EPOCHS * TRAIN_IMAGES / trial["images"]
+        images = max(_TRIAL_IMAGES // 2, checked["processes"] * checked["batch"])
+        trial = {"images": images, "epochs": 1, "is_judged": False}
+        whole_s = math.inf
+        for seed in range(2):  # the first may warm up, unless it is slow beyond doubt
+            short_s = train(up, **_recipe(checked), seed=seed, **trial)["seconds"]
+            whole_s = min(whole_s, short_s * EPOCHS * TRAIN_IMAGES / images)
+            if whole_s > 3 * _PATIENCE_S:
+                break
         if whole_s > _PATIENCE_S:
-            rate = trial["images"] / min(short)
-            told = f"{rate:,.0f} images/s; a whole run would take {whole_s:.0f} s, so its accuracy was not measured"
+            speed = EPOCHS * TRAIN_IMAGES / whole_s
+            told = f"{speed:,.0f} images/s; a whole run would take {whole_s:.0f} s, so its accuracy was not measured"
             return f"{name}: {told}."
-        found = [train(up, **recipe, seed=seed) for seed in range(2)]
+        return "\n".join(_tell(one, [train(up, **_recipe(one), seed=seed) for seed in range(2)]) for one in tried)
+
+
+def _recipe(layout: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: layout[name] for name in ("batch", "learning_rate")}
+
+
+def _tell(layout: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> str:
+    """What two whole trainings with a layout gave."""
     seconds = [row["seconds"] for row in found]
     right = np.mean([(row["predictions"] == data().test.labels).mean() for row in found])
     times = " and ".join(measure.duration(one) for one in seconds)
-    rate = EPOCHS * TRAIN_IMAGES / min(seconds)
-    return f"{name}: {rate:,.0f} images/s ({times}), {right:.1%} of the held-out images."
+    speed = EPOCHS * TRAIN_IMAGES / min(seconds)
+    return f"{describe(layout)}: {speed:,.0f} images/s ({times}), {right:.1%} of the held-out images."
 
 
 def describe(layout: Mapping[str, Any]) -> str:
