@@ -66,9 +66,10 @@ class Job:
             changes: What the caller wants on top of them and of the plan's; None removes one.
             on_line: Called with rank and line.
         """
-        if not self.cluster.folder.is_dir():
-            raise ClusterError("the cluster is no longer up")
-        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.cluster.folder))
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.cluster.folder))
+        except FileNotFoundError:
+            raise ClusterError("the cluster is no longer up") from None
         try:
             plan = self._plan(folder, exchange.pack(folder, self.program, self.arguments, self.payload))
             variables = {**own, "PYTHONPATH": search_path(), **plan.environment, **changes}

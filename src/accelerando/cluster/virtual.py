@@ -1,7 +1,7 @@
 """A virtual cluster that is up: what it is, programs on it, its end. The caller's side of the holder.
 
-Where namespaces are allowed (root, or an ordinary user of a usual Linux), a node has its own network, host name,
-shared memory and processes. Elsewhere nodes are loopback addresses, and the link is told to programs, not enforced.
+On Linux only. Where namespaces are allowed (root, or an ordinary user), a node has its own network, host name, shared
+memory and processes. Where they are not, nodes are loopback addresses, and the link is told to programs, not enforced.
 """
 
 import contextlib
@@ -119,7 +119,7 @@ class Cluster:
         Raises:
             ClusterError: If it does not end.
         """
-        with contextlib.suppress(ClusterError), places.connected(self.folder) as connection:
+        with contextlib.suppress(ClusterError, OSError), places.connected(self.folder) as connection:
             connection.sendall(b'{"op": "down"}')
         if not places.is_gone(self.folder, places.LIMIT_S):
             raise ClusterError(f"cluster {self.name!r} does not end: end process {self.keeper} with `kill -9`")
@@ -138,9 +138,14 @@ class Cluster:
         Raises:
             ClusterError: If it does not answer, or not with what was asked.
         """
-        with places.connected(self.folder) as connection:
-            connection.sendall(json.dumps(request).encode())
-            answer: dict[str, Any] = json.loads(connection.recv(1 << 20) or b'{"error": "no answer"}')
+        try:
+            with places.connected(self.folder) as connection:
+                connection.sendall(json.dumps(request).encode())
+                answer: dict[str, Any] = json.loads(connection.recv(1 << 20) or b'{"error": "it ended meanwhile"}')
+        except TimeoutError:
+            raise ClusterError(f"the cluster is busy: no answer within {places.LIMIT_S:g} s, try again") from None
+        except OSError as error:
+            raise ClusterError(f"the cluster is no longer up: it was taken down meanwhile ({error})") from error
         if "error" in answer:
             raise ClusterError(f"the cluster does not answer: {answer['error']}")
         return answer
@@ -155,14 +160,18 @@ def connect(name: str = "default") -> Cluster:
     folder = places.root() / name
     if not places.NAME.fullmatch(name) or places.is_gone(folder):
         raise ClusterError(f"no cluster named {name!r} is up: `./course cluster up` makes one")
-    spec = json.loads((folder / "cluster.json").read_text(encoding="utf-8"))
+    try:
+        spec = json.loads((folder / "cluster.json").read_text(encoding="utf-8"))
+        keeper = int((folder / "keeper.pid").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # read while it is being made, or removed
+        raise ClusterError(f"cluster {name!r} is just coming up or going down: try again") from None
     return Cluster(
         name,
         tuple(hosts.Node(**node) for node in spec["nodes"]),
         hosts.Link(**spec["link"]),
         spec["slurm"],
         spec["why_loopback"],
-        int((folder / "keeper.pid").read_text(encoding="ascii")),
+        keeper,
         folder,
     )
 
