@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from accelerando import programs
-from accelerando.cluster import hosts, launch, network, slurm
+from accelerando.cluster import hosts, launch, network, runs, slurm
 
 NODES = hosts.make_nodes(2)
 
@@ -46,9 +46,9 @@ def test_nodes_are_one_to_sixteen(count: object) -> None:
 
 
 def test_all_addresses_differ_and_none_is_the_login_nodes_or_plain_localhost() -> None:
-    for has_own in (True, False):
+    for has_own, other in ((True, hosts.login_address()), (False, "127.0.0.1")):
         addresses = [node.address for node in hosts.make_nodes(16, has_own_addresses=has_own)]
-        assert len({*addresses, hosts.login_address(has_own_addresses=has_own)}) == 17
+        assert len({*addresses, other}) == 17
 
 
 def test_nodes_are_chosen_by_name_in_the_order_given() -> None:
@@ -83,6 +83,41 @@ def test_torchrun_is_typed_on_every_node_with_its_own_rank_and_one_meeting_point
         assert step.command[-3:] == WORDS
         assert step.typed.startswith("torchrun --nnodes=2 ")
         assert step.typed.endswith(" train.py --x 'a b'")
+
+
+def test_an_elastic_torchrun_has_the_same_words_on_every_node(tmp_path: Path) -> None:
+    plan = made("torchrun", tmp_path, fewest=1)
+    first, second = (set(step.command) for step in plan.steps)
+    assert {"--nnodes=1:2", "--rdzv-endpoint=10.77.0.1:20001", "--max-restarts=3"} <= first
+    assert first ^ second == {"--local-addr=10.77.0.1", "--local-addr=10.77.0.2"}
+    for launcher, fewest in (("mpirun", 1), ("torchrun", 3), ("torchrun", 0)):
+        with pytest.raises(ValueError, match="only torchrun goes on"):
+            made(launcher, tmp_path, agent="/a/enter", fewest=fewest)
+
+
+class Ends:
+    """A command that has ended, or not."""
+
+    def __init__(self, code: int | None) -> None:
+        self.code = code
+
+    def poll(self) -> int | None:
+        return self.code
+
+
+@pytest.mark.parametrize(
+    ("fewest", "codes", "lost", "cause"),
+    [(2, (None, 137), {"node2"}, "node"), (1, (None, 137), {"node2"}, None), (1, (0, 137), {"node2"}, "done"),
+     (1, (1, 137), {"node2"}, "command"), (1, (None, None), {"node1", "node2"}, "node")],
+)  # fmt: skip
+def test_a_run_goes_on_with_as_many_nodes_as_it_needs(
+    fewest: int, codes: tuple[int | None, ...], lost: set[str], cause: str | None
+) -> None:
+    request = {"nodes": ["node1", "node2"], "limit_s": 60, "in_slurm": False, "fewest": fewest}
+    run = runs.Run(None, "mark", request)  # type: ignore[arg-type]
+    run.processes = [(f"node{number}", Ends(code)) for number, code in enumerate(codes, 1)]  # type: ignore[misc]
+    answer = run.outcome(lost)
+    assert (answer and answer.get("cause", "done")) == cause
 
 
 def test_mpirun_and_srun_are_typed_once_and_tell_ranks_where_to_meet(tmp_path: Path) -> None:

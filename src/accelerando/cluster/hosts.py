@@ -80,9 +80,9 @@ def make_nodes(count: int, *, has_own_addresses: bool = True) -> tuple[Node, ...
     return tuple(Node(f"node{number}", f"{first}{number + offset}") for number in range(1, count + 1))
 
 
-def login_address(*, has_own_addresses: bool = True) -> str:
-    """Return the address of the place where mpirun and srun are typed."""
-    return f"{_NETWORK}.254" if has_own_addresses else "127.0.0.1"
+def login_address() -> str:
+    """Return the address, in the nodes' network, of the place where mpirun and srun are typed."""
+    return f"{_NETWORK}.254"
 
 
 def hosts_file(nodes: Sequence[Node]) -> str:

@@ -1,4 +1,4 @@
-"""Makes a virtual cluster: as root or as an ordinary user with namespaces, else with loopback addresses."""
+"""Makes a virtual cluster, on Linux: as root or an ordinary user with namespaces, else with loopback addresses."""
 
 import json
 import os
@@ -45,6 +45,8 @@ def up(
         ValueError: If an argument makes no sense.
         ClusterError: If it cannot be made.
     """
+    if sys.platform != "linux":
+        raise ClusterError("virtual clusters need Linux: on Windows use WSL2, on macOS a virtual machine or container")
     if not places.NAME.fullmatch(name):
         raise ValueError(f"name is {name!r}: use small letters, digits and hyphens, at most 16")
     if not 0 < limit_s <= 7 * 86400:
@@ -91,8 +93,6 @@ def _what_is_allowed(as_loopback: bool) -> tuple[str | None, tuple[str, ...]]:
     """Return why namespaces cannot be made (None: they can), and what unshare needs to make them."""
     if as_loopback:
         return "loopback addresses were asked for", ()
-    if sys.platform != "linux":
-        return "only Linux has network namespaces", ()
     if os.geteuid() == 0 and network.why_not(()) is None:
         return None, ()
     as_user = ("--user", "--map-root-user")
