@@ -20,6 +20,24 @@ def plan_looks(planned_pairs: int) -> tuple[int, ...]:
     return (*looks, max(planned_pairs, 2))
 
 
+def last_look(pairs: int, planned_pairs: int, error_rate: float, *, is_last: bool = False) -> tuple[int, float]:
+    """Return after how many of these pairs the latest look was, and its one-sided error level; (0, nan) before one.
+
+    Args:
+        pairs: Taken so far.
+        planned_pairs: The most that will be taken; fixed before the first one.
+        error_rate: Of all looks together.
+        is_last: No more pairs will come: look now, and spend what is left.
+    """
+    looks = plan_looks(max(planned_pairs, pairs) if is_last else planned_pairs)
+    taken = tuple(look for look in looks if look <= pairs)
+    if is_last and pairs > (taken[-1] if taken else 1):
+        return pairs, look_levels((*taken, pairs), pairs, error_rate)[-1]
+    if not taken:
+        return 0, math.nan
+    return taken[-1], look_levels(looks, looks[-1], error_rate)[len(taken) - 1]
+
+
 @lru_cache(maxsize=256)
 def look_levels(looks: tuple[int, ...], planned_pairs: int, error_rate: float) -> tuple[float, ...]:
     """Return the one-sided error level of the interval at each look, so that all looks together err at ``error_rate``.

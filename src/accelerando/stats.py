@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from accelerando.looks import look_levels, plan_looks
+from accelerando.looks import last_look, plan_looks
 
 ERROR_RATE = 0.005
 """How often identical code may be called faster, and a threshold that is reached be called missed."""
@@ -94,19 +94,13 @@ def decide_speedup(
         worthwhile = max(WORTHWHILE, 1 + 2 * systematic) if threshold == 1.0 else threshold
     if worthwhile < threshold:
         raise ValueError(f"worthwhile is {worthwhile}: it must not be below the threshold {threshold}")
-    looks = plan_looks(max(planned_pairs, values.size) if is_last else planned_pairs)
-    taken = [look for look in looks if look <= values.size]
-    if is_last and values.size > (taken[-1] if taken else 1):
-        levels = look_levels((*taken, values.size), values.size, error_rate)
-        taken.append(values.size)
-    else:
-        levels = look_levels(looks, looks[-1], error_rate)
+    looked, level = last_look(values.size, planned_pairs, error_rate, is_last=is_last)
     confidence = 1 - 2 * error_rate
-    if not taken:
+    if not looked:
         ratio = float(np.exp(np.median(values))) if values.size else math.nan
-        reason = f"{values.size} pairs are too few: the first look comes after {looks[0]}"
+        reason = f"{values.size} pairs are too few: the first look comes after {plan_looks(planned_pairs)[0]}"
         return SpeedDecision("undecided", ratio, (0.0, math.inf), confidence, 0, reason)
-    center, low, high = _location_interval(values[: taken[-1]], levels[len(taken) - 1])
+    center, low, high = _location_interval(values[:looked], level)
     slack = math.log1p(systematic)
     interval = (_exp(low - slack), _exp(high + slack))
     verdict: Literal["faster", "not faster", "undecided"] = "undecided"
@@ -117,7 +111,7 @@ def decide_speedup(
         verdict, reason = "faster", f"the interval begins at {interval[0]:.3g}, not below {threshold:g}"
     elif interval[1] < worthwhile:
         verdict, reason = "not faster", f"the interval ends at {interval[1]:.3g}, below {worthwhile:g}"
-    return SpeedDecision(verdict, _exp(center), interval, confidence, taken[-1], reason)
+    return SpeedDecision(verdict, _exp(center), interval, confidence, looked, reason)
 
 
 def _location_interval(values: NDArray, level: float) -> tuple[float, float, float]:

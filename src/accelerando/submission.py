@@ -253,10 +253,10 @@ def through_wire(value: Any, what: str) -> Any:
     stream = io.BytesIO()
     try:
         wire.write_message(stream, value)
+        stream.seek(0)
+        return wire.read_message(stream)
     except wire.WireError as error:
         raise Wrong(f"{what} cannot be read: {error}") from None
-    stream.seek(0)
-    return wire.read_message(stream)
 
 
 def _explain(function: str, error: Exception) -> NoReturn:
@@ -328,7 +328,9 @@ def check(question_id: str) -> None:
         outcome = _untimed(question_id)
     logbook.record_practice(outcome)
     cards.show(outcome)
-    if outcome.status == "failed":
+    # nbgrader knows points and errors only: what is not decided, or not measured here, must not earn a point there.
+    is_graded = os.environ.get("NBGRADER_EXECUTION") == "autograde"
+    if outcome.status == "failed" or (is_graded and outcome.status != "passed"):
         raise NotYet(outcome.message)
 
 
@@ -338,7 +340,4 @@ def _untimed(question_id: str) -> Result:
     lab = catalog.find(question_id.partition(".")[0]).number
     command = f"check {lab}" if lab else "assess"
     how = f"`./course {command}` in a terminal measures it"
-    if os.environ.get("NBGRADER_EXECUTION") == "autograde":
-        # nbgrader knows points and errors only: a point must not be given for a speed that nobody measured.
-        return Result(question_id, "failed", 0, question.points, f"valid, but the speed was not measured here: {how}")
     return Result(question_id, "undecided", 0, question.points, f"Valid. Its speed is not measured here: {how}.")

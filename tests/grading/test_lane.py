@@ -1,5 +1,6 @@
 """The speed lane: many may check at once, one may time, a crash frees it, and nothing stays behind."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -68,6 +69,28 @@ def test_who_waits_is_told_for_whom_and_a_killed_holder_frees_the_lane(
     finally:
         os.kill(grandchild, 9)
         end(holder)
+
+
+def test_nobody_new_begins_to_check_while_a_timed_run_waits(tmp_path: Path) -> None:
+    """Checks that overlap for ever would else keep a timed run out for ever."""
+    entered: list[str] = []
+
+    def another_check(seconds: float) -> None:
+        with (
+            pytest.raises(Ungradable, match="was not free"),
+            lane("shared", folder=tmp_path, patience_s=0),
+        ):
+            entered.append("check")
+        os.close(first)
+
+    first = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_SH)
+    with lane("exclusive", folder=tmp_path, sleep=another_check):
+        entered.append("timed")
+    assert entered == ["timed"]
+    with lane("shared", folder=tmp_path, patience_s=0):
+        entered.append("check")
+    assert entered == ["timed", "check"]
 
 
 def test_patience_ends_with_a_sentence(tmp_path: Path) -> None:

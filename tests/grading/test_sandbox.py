@@ -323,3 +323,36 @@ def test_a_course_that_lies_below_a_temporary_folder_can_be_graded(
     with sandbox("auto", *cells(plain=["x = 1"])) as box:
         box.begin(QUESTION)
         assert box.submission.value("x") == 1
+
+
+def test_a_course_that_lies_below_usr_shows_no_more_of_itself_than_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path("/usr/src/app")
+    monkeypatch.setattr(isolation, "PACKAGE", root / "src" / "accelerando")
+    monkeypatch.setattr(isolation, "visible", lambda folder, hidden: iter(()))
+    monkeypatch.setattr(isolation.sys, "prefix", str(root / ".venv"))
+    words = isolation._bubblewrap((), 2**20)
+    places = {
+        name: next(place for place, word in enumerate(words) if word == option and words[place + 1] == folder)
+        for name, option, folder in (
+            ("usr", "--ro-bind", "/usr"), ("mask", "--tmpfs", str(root)),
+            ("python", "--ro-bind", str(root / ".venv")), ("closed", "--remount-ro", str(root)),
+        )
+    }  # fmt: skip
+    assert places["usr"] < places["mask"] < places["python"] < places["closed"]
+    monkeypatch.setattr(isolation, "PACKAGE", Path("/usr/local/lib/python3/site-packages/accelerando"))
+    assert isolation._masks("/usr") == [str(isolation.PACKAGE)]
+    assert isolation._masks("/opt") == []
+
+
+def test_a_worker_that_does_not_start_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    for broken in (OSError("no more processes"), ValueError("no such user")):
+
+        def refuse(*words: object, error: Exception = broken, **options: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("accelerando.grading.process.subprocess.Popen", refuse)
+            with pytest.raises((Ungradable, ValueError)), sandbox("plain", *cells(plain=["x = 1"])) as box:
+                box.begin(QUESTION)
+    assert set(os.listdir("/proc/self/fd")) == before

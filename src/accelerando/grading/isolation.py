@@ -106,28 +106,35 @@ def visible(folder: Path, hidden: Sequence[str], module: str = PACKAGE.name) -> 
 def _bubblewrap(masked: Sequence[str], scratch_bytes: int) -> list[str]:
     command = [*_basic_jail(), "--new-session", "--die-with-parent", "--hostname", "lab"]
     # Folders of their own, not links to the scratch: the course itself may lie below /tmp, and is bound there.
-    for folder in ("/dev/shm", _SCRATCH, "/tmp", "/var/tmp"):
-        command += ["--size", str(scratch_bytes), "--tmpfs", folder]
+    # They live in memory that no process owns, so those that nothing needs are small.
+    for folder, share in (("/dev/shm", 1), (_SCRATCH, 1), ("/tmp", 16), ("/var/tmp", 16)):
+        command += ["--size", str(scratch_bytes // share), "--tmpfs", folder]
     command += ["--chdir", _SCRATCH, "--ro-bind-try", "/sys/devices/system", "/sys/devices/system"]
     for name in SEEN_ETC:
         command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for folder in _python_folders():
-        command += ["--ro-bind", folder, folder]
-        if PACKAGE.is_relative_to(folder):
-            command += ["--tmpfs", str(PACKAGE)]
+    masks = _masks("/usr")
+    command += _over(masks)
+    for folder in sorted(_python_folders(), key=len):  # what lies in another comes after that, and after its masks
+        command += ["--ro-bind", folder, folder, *_over(_masks(folder))]
+        masks += _masks(folder)
     for data in glob.glob("/usr/share/datasets"):
         command += ["--tmpfs", data, "--remount-ro", data]
     hidden = [f"{PACKAGE.name}.{part}" for part in HIDDEN] + list(masked)
     for entry in visible(PACKAGE, hidden):
         command += ["--ro-bind", str(entry), f"{_COURSE}/{PACKAGE.name}/{entry.relative_to(PACKAGE)}"]
     command += ["--ro-bind", str(PACKAGE / "grading" / "worker.py"), f"{_COURSE}/worker.py"]
-    return [
-        *command,
-        "--remount-ro",
-        "/dev",
-        "--remount-ro",
-        "/",
-    ]  # only the scratch can be written, and that has a size
+    # Only the scratch can be written, and that has a size.
+    return [*command, *(word for place in (*masks, "/dev", "/") for word in ("--remount-ro", place))]
+
+
+def _masks(bound: str) -> list[str]:
+    """What must not be seen of the course where it lies in a folder that was bound: all of it, or the package."""
+    places = [PACKAGE.parents[1]] if PACKAGE.parent.name == "src" else []
+    return [str(place) for place in (*places, PACKAGE) if place.is_relative_to(bound)][:1]
+
+
+def _over(masks: Sequence[str]) -> list[str]:
+    return [word for place in masks for word in ("--tmpfs", place)]
 
 
 def _basic_jail() -> list[str]:
@@ -150,10 +157,15 @@ def _basic_jail() -> list[str]:
 
 
 def _python_folders() -> list[str]:
-    """The environment, and the interpreter that it was made from, where they are not in ``/usr``."""
+    """The environment, and the interpreter that it was made from, where they are not seen with ``/usr``."""
     executable = Path(sys.executable).resolve()
-    candidates = [sys.prefix, sys.base_prefix, str(executable.parents[1])]
-    return [folder for folder in dict.fromkeys(candidates) if not Path(folder).is_relative_to("/usr")]
+    candidates = dict.fromkeys([sys.prefix, sys.base_prefix, str(executable.parents[1])])
+    masked = _masks("/usr")
+
+    def is_seen(folder: str) -> bool:
+        return Path(folder).is_relative_to("/usr") and not any(Path(folder).is_relative_to(place) for place in masked)
+
+    return [folder for folder in candidates if not is_seen(folder)]
 
 
 @cache

@@ -1,7 +1,9 @@
 """The speed lane: one lock for the whole machine, shared by what only checks answers, exclusive for what is timed.
 
 It is an advisory lock on a folder that every machine has, so there is no file to make, to own or to leave behind. The
-system frees it when its holder ends, however that happens, and programs that a holder starts do not inherit it.
+system frees it when its holder ends, however that happens, and programs that a holder starts do not inherit it. Who
+wants it exclusively first closes a gate, the folder above: in a class somebody always checks, and nobody new may begin
+while a timed run waits for those that have begun.
 """
 
 import fcntl
@@ -50,24 +52,33 @@ def lane(
         Ungradable: If it is not free within ``patience_s``, or the folder cannot be opened.
     """
     folder = folder or default_folder()
+    kind = fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH
+    ends_s, said = clock() + patience_s, ""
+    with _opened(folder) as lock:
+        with _opened(folder.resolve().parent) as gate:
+            for door in (gate, lock):
+                while not _try(door, kind):
+                    holder = _holder(door)
+                    if clock() >= ends_s:
+                        raise Ungradable(f"the machine was not free for {patience_s:.0f} s: {holder}. Try again later.")
+                    if holder != said:
+                        on_wait(f"waiting for the machine to be free: {holder}")
+                    said = holder
+                    sleep(_LOOK_EVERY_S)
+        yield
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """A descriptor to lock; closing it frees the lock."""
     try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise Ungradable(f"{folder} cannot be opened ({error.strerror}): it serves as this machine's lock") from None
     try:
-        kind = fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH
-        ends_s, said = clock() + patience_s, ""
-        while not _try(lock, kind):
-            holder = _holder(lock)
-            if clock() >= ends_s:
-                raise Ungradable(f"the machine was not free for {patience_s:.0f} s: {holder}. Try again later.")
-            if holder != said:
-                on_wait(f"waiting for the machine to be free: {holder}")
-            said = holder
-            sleep(_LOOK_EVERY_S)
-        yield
+        yield descriptor
     finally:
-        os.close(lock)
+        os.close(descriptor)
 
 
 def _try(lock: int, kind: int) -> bool:

@@ -69,32 +69,37 @@ class WorkerProcess:
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         lifeline, self._lifeline = os.pipe()
-        start = isolation.start(
-            choice,
-            masked=masked,
-            pipes=(theirs_in, theirs_out),
-            lifeline=lifeline,
-            scratch=scratch,
-            file_bytes=limits.file_bytes,
-            processes=limits.threads,
-            environment={},
-        )
-        self._scratch = start.scratch
-        try:
-            self._popen = subprocess.Popen(
-                start.command,
-                env=start.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(theirs_in, theirs_out, *((lifeline,) if start.scratch else ())),
-                start_new_session=True,  # Ctrl-C in the terminal is for the grader alone
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            for fds, stack in (
+                ((theirs_in, theirs_out, lifeline), theirs),
+                ((ours_in, ours_out, self._lifeline), ours),
+            ):
+                for fd in fds:
+                    stack.callback(os.close, fd)
+            start = isolation.start(
+                choice,
+                masked=masked,
+                pipes=(theirs_in, theirs_out),
+                lifeline=lifeline,
+                scratch=scratch,
+                file_bytes=limits.file_bytes,
+                processes=limits.threads,
+                environment={},
             )
-        except OSError as error:
-            raise Ungradable(f"the sandbox did not start: {error}") from None
-        finally:
-            for fd in (theirs_in, theirs_out, lifeline):
-                os.close(fd)
+            self._scratch = start.scratch
+            try:
+                self._popen = subprocess.Popen(
+                    start.command,
+                    env=start.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs_in, theirs_out, *((lifeline,) if start.scratch else ())),
+                    start_new_session=True,  # Ctrl-C in the terminal is for the grader alone
+                )
+            except OSError as error:
+                raise Ungradable(f"the sandbox did not start: {error}") from None
+            ours.pop_all()  # from here on `close` closes them
         self._line = _Line(ours_in, ours_out, self._is_running)
         assert self._popen.stdout is not None
         self._output.drain(self._popen.stdout)

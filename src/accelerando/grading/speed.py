@@ -2,6 +2,7 @@
 
 An announced threshold T is judged at T / 1.1. Passed: the interval of the ratio begins there or above, and the accuracy
 is kept. Failed: it ends below, or the accuracy is lost. Else more pairs; when the time for that is over, *undecided*.
+Both are asked at looks planned beforehand, which share the error rate: asking often must not find what is not there.
 A busy machine can make a good answer slow (two threads that share one free core), so nobody fails for speed on one.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import catalog, noise, stats
+from .. import catalog, looks, noise, stats
 from ..submission import LearnerCall, NotAnswered, Result, SpeedTask, Status, Submission, Ungradable, Wrong
 from ..workers import Experiment, ExperimentFailed, Worker
 from .sandbox import TookTooLong
@@ -24,6 +25,7 @@ from .sandbox import TookTooLong
 TOLERANCE = 1.1  # an announced 1.3 is judged at 1.3 / 1.1: nobody fails for a hair
 BUDGET_S = 45.0
 LEARNERS_S = 3 * BUDGET_S  # for all calls of a learner's function: the first one may compile
+ACCURACY_ERROR_RATE = 0.025  # how often a loss of the whole margin may be called kept, over all looks
 FEWEST_PAIRS, MOST_PAIRS = 4, 60
 _STRETCH = 2.0  # a slow machine may take so many times the budget for the fewest pairs
 _FIRST_RUN_LIMIT_S = 120.0
@@ -274,8 +276,11 @@ class _Duel:
             status: Status = "passed" if is_fast else "undecided"
             return _result(question, status, told if is_fast else f"{told} {_BUSY}", evidence)
         margin = question.margin if question.margin is not None else 0.01
-        accuracy = stats.paired_non_inferiority(np.stack(self.correct[0]), np.stack(self.correct[1]), margin)
         before, after = (float(np.mean(side)) for side in self.correct)
+        told += f" Accuracy {after:.1%}, and {before:.1%} with what you were given."
+        accuracy = self._accuracy(margin, is_last)
+        if accuracy is None:
+            return _result(question, "undecided", told, evidence)
         evidence |= {
             "accuracy_baseline": before,
             "accuracy_candidate": after,
@@ -283,7 +288,6 @@ class _Duel:
             "accuracy_interval": list(accuracy.interval),
             "margin": margin,
         }
-        told += f" Accuracy {after:.1%}, and {before:.1%} with what you were given."
         points = f"{100 * margin:g} points of accuracy"
         if accuracy.verdict == "lost" and (is_fast or is_last):
             return _result(
@@ -293,6 +297,15 @@ class _Duel:
             return _result(question, "passed", told, evidence)
         doubt = f"Whether no more than {points} are lost is too close to call: grade again." if is_fast else _BUSY
         return _result(question, "undecided", f"{told} {doubt}", evidence)
+
+    def _accuracy(self, margin: float, is_last: bool) -> stats.AccuracyVerdict | None:
+        """Whether it is kept, by the runs up to the latest look; None before the first one."""
+        pairs = len(self.correct[0])
+        looked, level = looks.last_look(pairs, self.planned, ACCURACY_ERROR_RATE, is_last=is_last)
+        if not looked:
+            return None
+        before, after = (np.stack(side[:looked]) for side in self.correct)
+        return stats.paired_non_inferiority(before, after, margin, confidence=1 - 2 * level)
 
 
 def _tell_speed(speed: stats.SpeedDecision, pairs: int, announced: float) -> str:
