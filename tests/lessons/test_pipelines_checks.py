@@ -197,6 +197,16 @@ def test_a_probe_that_was_lied_to_is_refused_in_words(report: object) -> None:
         assert status(name, Lying({}), 3)[0] == "failed"
 
 
+def test_noise_that_repeats_is_asked_after_its_seed_only_where_no_worker_copied_anything() -> None:
+    copied, numbered, frozen, _, constant = (
+        status("fresh_noise", submission(wrong.code), 1)[1] for wrong in find_check("pipelines.fresh_noise").wrong
+    )
+    assert "Whose copy" in copied
+    assert "worker of the second epoch" in numbered
+    assert "in its seed changes" in frozen
+    assert "in its seed changes" in constant
+
+
 def test_noise_of_another_shape_or_spread_is_refused() -> None:
     code = "def fresh_noise(dataset, index):\n    return {}"
     for answer, words in (

@@ -87,20 +87,18 @@ def fresh_noise(sub: Submission, rng: np.random.Generator) -> None:
     """New for every image, every worker, every epoch; the same again when the run is repeated."""
     where = "See *Random numbers in workers* in the lesson."
     found = _tensors(sub.probe("pipelines.fresh_noise", seed=int(rng.integers(2**31))))
-    for name, words in (("first", "two workers"), ("alone", "no worker")):
-        rows = found[name].reshape(len(found[name]), -1)
-        if len(np.unique(rows, axis=0)) < len(rows):
-            twins = (
-                "Whose copy of the generator draws it?" if name == "first" else "What has changed between two calls?"
-            )
-            raise Wrong(f"With {words}, two images of the same epoch got exactly the same noise. {twins} {where}")
-    for first, second, words in (("first", "second", "two workers"), ("alone", "alone_second", "no worker")):
-        if (found[first] == found[second]).all(axis=(1, 2)).any():
-            raise Wrong(
-                f"With {words}, an image got in the second epoch exactly the noise that it had in the first. What "
-                "does a "
-                f"worker of the second epoch start from? {where}"
-            )
+    _refuse_repeats(
+        _has_twins(found["first"]),
+        _has_twins(found["alone"]),
+        "two images of the same epoch got exactly the same noise",
+        "Whose copy of the generator draws it?",
+    )
+    _refuse_repeats(
+        _is_repeated(found["first"], found["second"]),
+        _is_repeated(found["alone"], found["alone_second"]),
+        "an image got in the second epoch exactly the noise that it had in the first",
+        "What does a worker of the second epoch start from?",
+    )
     if (found["first"] != found["again"]).any():
         raise Wrong(
             "Two runs with the same seeds gave different noise, so no run can be repeated. Which of the seeds that are "
@@ -113,6 +111,30 @@ def fresh_noise(sub: Submission, rng: np.random.Generator) -> None:
             "and 1. "
             "Was something else changed than where the numbers come from?"
         )
+
+
+def _has_twins(noise: npt.NDArray[np.float64]) -> bool:
+    """Two images of an epoch have the same noise."""
+    rows = noise.reshape(len(noise), -1)
+    return len(np.unique(rows, axis=0)) < len(rows)
+
+
+def _is_repeated(noise: npt.NDArray[np.float64], later: npt.NDArray[np.float64]) -> bool:
+    """An image has the same noise in two epochs."""
+    return bool((noise == later).all(axis=(1, 2)).any())
+
+
+def _refuse_repeats(with_workers: bool, alone: bool, what: str, question: str) -> None:
+    """Say what repeats and where. Without workers nothing is copied: then it is the seed that is to be asked after."""
+    where = "See *Random numbers in workers* in the lesson."
+    if alone:
+        places = "With workers and without" if with_workers else "Without workers"
+        raise Wrong(
+            f"{places}, {what}. If each call makes a generator of its own: what in its seed changes from call to call, "
+            f"and from epoch to epoch? {where}"
+        )
+    if with_workers:
+        raise Wrong(f"With two workers, {what}. {question} {where}")
 
 
 _DRAWS = ("first", "second", "again", "alone", "alone_second")

@@ -66,20 +66,20 @@ def timeline(found: Timeline, title: str = "", *, window_s: float | None = None)
 
 
 def speeds(
-    points: Sequence[RoundPoint], predicted: Mapping[int, float], title: str, *, label: str = "simulator"
+    points: Sequence[RoundPoint], predicted: Mapping[int, float], title: str, *, label: str = "at most, on paper"
 ) -> Picture:
     """Times as fast as without workers, over their number: measured with intervals, and as predicted.
 
     Args:
         points: Measured; the first one is 1.
-        predicted: Workers -> times as fast as without, by the simulator; may be empty.
+        predicted: Workers -> times as fast as without, as is possible on paper; may be empty.
         title: What is shown.
-        label: Of the prediction.
+        label: Of what is possible on paper.
     """
     told = ", ".join(f"{point.ratio:.2f} with {point.key}" for point in points)
     words = f"{title}. Measured: {told}"
     if predicted:
-        words += "; predicted: " + ", ".join(f"{value:.2f} with {key}" for key, value in predicted.items())
+        words += f"; {label}: " + ", ".join(f"{value:.2f} with {key}" for key, value in predicted.items())
     with draw(words, width=5.2, height=2.8) as sheet:
         axes = sheet.axes[0]
         places = list(range(len(points)))
@@ -101,16 +101,17 @@ def speeds(
     return sheet.picture
 
 
-def bars(values: Mapping[str, float], title: str, xlabel: str) -> Picture:
-    """Horizontal bars with their numbers, on a logarithmic axis, for values that differ by powers of ten."""
+def bars(values: Mapping[str, float], title: str, xlabel: str, intervals: Mapping[str, tuple[float, float]]) -> Picture:
+    """Horizontal bars from zero, with their numbers and the ends of their intervals."""
     words = f"{title}. " + ", ".join(f"{name}: {value:,.0f}" for name, value in values.items())
     with draw(words, height=0.9 + 0.34 * len(values)) as sheet:
         axes = sheet.axes[0]
         places = list(range(len(values) - 1, -1, -1))
-        axes.barh(places, list(values.values()), color=BLUE, height=0.6)
-        for place, value in zip(places, values.values(), strict=True):
-            axes.annotate(f" {value:,.0f}", (value, place), va="center")
+        axes.barh(places, list(values.values()), color=SKY, height=0.6)
+        for place, (name, value) in zip(places, values.items(), strict=True):
+            low, high = intervals[name]
+            axes.errorbar([value], [place], xerr=[[value - low], [high - value]], fmt="none", color=INK, capsize=4)
+            axes.annotate(f" {value:,.0f}", (max(value, high), place), va="center")
         axes.set_yticks(places, labels=list(values))
-        axes.set_xscale("log")
-        axes.set(title=title, xlabel=xlabel, xlim=(min(values.values()) / 3, 4 * max(values.values())))
+        axes.set(title=title, xlabel=xlabel, xlim=(0, 1.2 * max(values.values())))
     return sheet.picture

@@ -66,10 +66,15 @@ class Decoding:
         small, large = self.seconds("28 px, JPEG"), self.seconds("224 px, JPEG")
         draft = large / self.seconds("224 px, JPEG decoded at 28")
         pixels = (LARGE / 28) ** 2
+        opening = 1 - (large / small - 1) / (pixels - 1)  # its share, if the rest grows with the pixels
+        verdict = (
+            f": most of the {measure.duration(small)} of a small image is opening the file, whatever is in it"
+            if opening > 0.5
+            else ""
+        )
         return (
-            f"As a JPEG, {pixels:.0f} times the pixels cost {large / small:.1f} times the time: most of the "
-            f"{measure.duration(small)} of a small image is opening the file, whatever is in it. A JPEG that is needed "
-            f"small can be *decoded* small (`draft`): {draft:.1f} times as fast."
+            f"As a JPEG, {pixels:.0f} times the pixels cost {large / small:.1f} times the time{verdict}. A JPEG that "
+            f"is needed small can be *decoded* small (`draft`): {draft:.1f} times as fast."
         )
 
 

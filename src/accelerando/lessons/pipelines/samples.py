@@ -144,7 +144,7 @@ def decode(data: bytes, form: Format, pixels: int = datasets.PIXELS, *, draft: i
     from PIL import Image
 
     if form == "raw":
-        return np.frombuffer(data, np.uint8).reshape(pixels, pixels)
+        return np.frombuffer(data, np.uint8).reshape(pixels, pixels).copy()  # else not one byte would be read
     with Image.open(io.BytesIO(data)) as picture:
         if draft:
             picture.draft("L", (draft, draft))

@@ -64,8 +64,19 @@ class SharedMemory:
         return (
             f"{start} should take {self.predicted_bytes / MIB:.0f} MiB of it, and took {self.used_bytes / MIB:.0f}. "
             "Then the same "
-            f"loader in a room of its own with {self.small_bytes / MIB:.0f} MiB:\n\n```\n{self.error}\n```"
+            f"loader in a room of its own with {self.small_bytes / MIB:.0f} MiB{self._told()}"
         )
+
+    def _told(self) -> str:
+        if not self.error:
+            return ", and it got through this time."
+        other = (
+            "A worker that writes to shared memory which is not there is killed with a *Bus error*. The same trouble "
+            "can come as an exception, *unable to allocate shared memory*."
+            if "Bus error" in self.error
+            else "That is how it looks here. The same trouble can come as a *Bus error*, which kills the worker."
+        )
+        return f":\n\n```\n{self.error}\n```\n\n{other}"
 
 
 def measure_shm(budget: Budget, here: machine.Machine) -> SharedMemory:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -73,61 +75,61 @@ def measure_copies(budget: Budget) -> Copied:
 
 
 def copy_ahead(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """Yield batches on the device, the next one already on its way while the caller computes with this one.
+    """Yield batches on the GPU, the next one already on its way while the caller computes with this one.
 
     Args:
         batches: Tensors in pinned memory.
-        device: A GPU; on the CPU the batches come through as they are.
+        device: A GPU.
     """
-    if device.type != "cuda":
-        yield from (batch.to(device) for batch in batches)
-        return
-    stream = torch.cuda.Stream(device)
-    coming: torch.Tensor | None = None
-    for batch in batches:
-        ready = coming
-        with torch.cuda.stream(stream):
-            coming = batch.to(device, non_blocking=True)
+    stream = torch.cuda.Stream(device)  # a second queue of orders
+    ready: Any = None
+    for batch in itertools.chain(batches, [None]):
+        computing = torch.cuda.current_stream(device)
+        computing.wait_stream(stream)  # what is computed from here on finds `ready` complete
+        coming = None
+        if batch is not None:
+            with torch.cuda.stream(stream):
+                coming = batch.to(device, non_blocking=True)
         if ready is not None:
-            yield _arrived(ready, stream)
-    if coming is not None:
-        yield _arrived(coming, stream)
+            ready.record_stream(computing)  # keeps its memory from the next copy until it was computed with
+            yield ready
+        ready = coming
 
 
-def _arrived(batch: torch.Tensor, stream: Any) -> torch.Tensor:
-    """Let the computing stream wait for the copy, and tell the allocator that it uses the memory, too."""
-    current = torch.cuda.current_stream(batch.device)
-    current.wait_stream(stream)
-    batch.record_stream(current)
-    return batch
+def shown_code() -> str:
+    """The function above as Markdown, as it stands here."""
+    return f"```python\n{inspect.getsource(copy_ahead)}```"
 
 
-def example_plans(load_s: float = 0.012, step_s: float = 0.010, copy_s: float = 0.004) -> tuple[timelines.Plan, ...]:
+def example_plans(
+    load_s: float = 0.012, step_s: float = 0.010, copy_s: float = 0.004, pinned_copy_s: float = 0.002
+) -> tuple[timelines.Plan, ...]:
     """The same pipeline with each way of copying; the times are an example, not a measurement.
 
     Args:
         load_s: Seconds to load a batch, on one core.
         step_s: Seconds of a step on the GPU.
-        copy_s: Seconds of a copy.
+        copy_s: Seconds of a copy from ordinary memory.
+        pinned_copy_s: Seconds of a copy from pinned memory.
     """
     plan = timelines.Plan(load_s, step_s, workers=4, cores=4, step_threads=0, copy_s=copy_s, copies="blocking")
-    return tuple(plan.changed(copies=mode) for mode in MODES)
+    return plan, *(plan.changed(copies=mode, copy_s=pinned_copy_s) for mode in MODES[1:])
 
 
 def predict_copies(plans: tuple[timelines.Plan, ...]) -> str:
     """What the simulator says of these pipelines, in a sentence."""
     periods = [timelines.simulate(plan).period_s for plan in plans]
-    first = plans[0]
+    ordinary, pinned = plans[0], plans[-1]
     names = {
         "blocking": "a copy that blocks",
         "non_blocking": "pinned and non_blocking",
-        "own_stream": "a stream of its own",
+        "own_stream": "pinned, on a stream of its own",
     }
     told = ", ".join(
         f"{names[plan.copies]} {measure.duration(period)}" for plan, period in zip(plans, periods, strict=True)
     )
     return (
-        f"Predicted for a step of {measure.duration(first.step_s)} and a copy of {measure.duration(first.copy_s)} "
-        "(invented numbers), "
-        f"time per batch: {told}."
+        f"Predicted for a step of {measure.duration(ordinary.step_s)} and a copy of "
+        f"{measure.duration(ordinary.copy_s)} from ordinary memory, {measure.duration(pinned.copy_s)} from pinned "
+        f"memory (invented numbers), time per batch: {told}."
     )

@@ -36,11 +36,15 @@ class Waiting:
         if first is last:
             return "Measured with no worker only: the smoke budget starts no processes."
         told = ", ".join(f"{point.ratio:.1f} times with {point.key}" for point in self.points[1:])
-        more = "as many workers as you like, however few the cores" if last.ratio > self.cores else "less than hoped"
+        rule = (
+            "The cores set no limit here. The rule is *until the model no longer waits*; what comes next is memory, "
+            "and how many requests the storage answers at once, which this stand-in, a sleep, does not show."
+            if last.ratio > last.key / 2
+            else "That is less than hoped."
+        )
         return (
             f"Each batch is {measure.duration(self.read_s)} of waiting for a storage that is far away. Against no "
-            "worker: "
-            f"{told}. {self.cores} cores carry {last.key} workers that wait: here the rule is *{more}*."
+            f"worker: {told}. {self.cores} cores carry {last.key} workers that wait. {rule}"
         )
 
 

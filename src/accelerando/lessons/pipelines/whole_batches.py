@@ -6,7 +6,7 @@ import gc
 import math
 from dataclasses import dataclass
 
-from accelerando import measure, rounds, training
+from accelerando import measure, rounds, stats, training
 from accelerando.lessons import Budget
 from accelerando.lessons.pipelines import samples
 from accelerando.lessons.pipelines.epochs import BATCH, PER_SAMPLE, WHOLE_BATCH, batches_of, data_of, exhaust, repeat
@@ -29,6 +29,11 @@ class Transforms:
         """Way -> images per second of the loader alone."""
         return {way: self.images / point.median_s for way, point in zip(WAYS, self.points, strict=True)}
 
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Way -> 95 % interval for its images per second."""
+        ends_s = {way: stats.median_interval(p.samples_s)[1:] for way, p in zip(WAYS, self.points, strict=True)}
+        return {way: (self.images / slow_s, self.images / fast_s) for way, (fast_s, slow_s) in ends_s.items()}
+
     def sentence(self) -> str:
         """What this run showed."""
         speeds = self.images_per_s()
@@ -37,8 +42,8 @@ class Transforms:
         swap = "faster" if tensor.interval[0] > 1 else "no faster" if tensor.ratio > 0.95 else "slower"
         return (
             f"Images per second of the loader alone, in one process: {told}. Leaving PIL for tensors, one image at a "
-            f"time, is {swap} ({tensor.ratio:.2f} times). Handling the batch in one go is **{whole.ratio:.0f} times** "
-            "as fast."
+            f"time, is {swap} ({tensor.ratio:.2f} times). From there, handling the batch in one go is **"
+            f"{tensor.median_s / whole.median_s:.1f} times** as fast; both together make {whole.ratio:.0f} times."
         )
 
 
@@ -62,14 +67,18 @@ class Cure:
     comparison: measure.Comparison
     workers: int
 
-    def sentence(self) -> str:
-        """What this run showed."""
+    def sentence(self, ceiling: float) -> str:
+        """What this run showed.
+
+        Args:
+            ceiling: How many times as fast training would be with a loader that costs nothing, by the stall fraction.
+        """
         found = self.comparison
         if not found.pairs:
             return f"Nothing was measured: {found.reason}."
         named = "no worker" if not self.workers else f"{self.workers} worker(s), the best number above,"
         low, high = found.interval
-        spread = f" ({low:.2f} to {high:.2f})" if high < math.inf else ""
+        spread = f" ({found.confidence:.0%} interval {low:.2f} to {high:.2f})" if high < math.inf else ""
         verdict = {
             "faster": "",
             "not faster": " Here the loader was no longer what training waited for.",
@@ -77,8 +86,21 @@ class Cure:
         }[found.verdict]
         return (
             f"Whole batches in the training process itself, against image by image with {named}: training is "
-            f"**{found.ratio:.2f} times** as fast{spread}.{verdict}"
+            f"**{found.ratio:.2f} times** as fast{spread}.{verdict} {self._against(ceiling)}"
         )
+
+    def _against(self, ceiling: float) -> str:
+        low, high = self.comparison.interval
+        start = f"By the stall fraction, a loader that costs nothing would give {ceiling:.2f} times"
+        if high == math.inf:
+            return f"{start}."
+        if high < ceiling:
+            return f"{start}: a part of what there is to gain is left."
+        if low > ceiling:
+            return f"{start}. This is more: that was another moment, and the steps themselves may have become faster."
+        if self.comparison.ratio > 0.9 * ceiling:
+            return f"{start}, which lies within the interval: as far as can be seen, what the loader took is gone."
+        return f"{start}, which lies within the interval: how much is left cannot be told in this time."
 
 
 def measure_cure(budget: Budget, workers: int) -> Cure:
