@@ -331,3 +331,15 @@ def test_trainer_gives_each_run_a_fresh_process() -> None:
     for _ in range(2):
         trained = trainer("submission", task, np.arange(len(task.train)), 20.0)
         assert trained.scores.shape == (len(task.held_out), 10)
+
+
+def test_a_mistake_of_the_grader_itself_costs_part_a_no_more_than_its_verdict() -> None:
+    def broken(cells: object, **options: object) -> object:
+        def train(*words: object) -> None:
+            raise TypeError("Got unsupported ScalarType BFloat16")
+
+        return train
+
+    found = assessed(HONEST, make_trainer=broken)
+    assert {result.status for result in found.report.results} == {"ungradable"}
+    assert "the check itself stopped with TypeError" in found.report.results[0].message

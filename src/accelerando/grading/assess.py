@@ -188,6 +188,8 @@ def _time(
         session, state = train()
     except Ungradable as reason:
         return all_are("ungradable", str(reason))
+    except Exception as error:  # our own mistake must not cost what the other parts have earned
+        return all_are("ungradable", score.own_mistake(error))
     return verdict.judge_tiers(session, timed, state), session, state
 
 

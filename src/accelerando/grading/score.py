@@ -192,7 +192,7 @@ class _Session:
         except Ungradable as reason:
             return _result(question, "ungradable", str(reason))
         except Exception as error:  # our own mistake must not cost the learner points, nor end the grading
-            return _result(question, "ungradable", _own_mistake(error))
+            return _result(question, "ungradable", own_mistake(error))
         if isinstance(outcome, Result) and outcome.status == "failed":
             return self._explain(question, outcome, sandbox.failure_of(question.id))
         return outcome
@@ -223,7 +223,7 @@ class _Session:
         except Ungradable as reason:
             return _result(question, "ungradable", str(reason))
         except Exception as error:
-            return _result(question, "ungradable", _own_mistake(error))
+            return _result(question, "ungradable", own_mistake(error))
 
 
 def _tell(failure: CellFailure) -> str:
@@ -258,7 +258,8 @@ def _result(question: Question, status: Status, message: str) -> Result:
     return Result(question.id, status, 0, question.points, message)
 
 
-def _own_mistake(error: Exception) -> str:
+def own_mistake(error: Exception) -> str:
+    """What a person reads where the course itself has made a mistake."""
     what = f"{type(error).__name__}: {clean(error, 200)}"
     return f"the check itself stopped with {what}. Please report this; it costs you nothing."
 
