@@ -191,5 +191,5 @@ def differences(rows: Mapping[str, Interval], margin: float, title: str) -> Pict
         axes.set_yticks(range(len(rows)), labels=list(rows))
         xlabel = f"points of accuracy, compared to one rank ({_LEVEL})"
         axes.set(title=title, xlabel=xlabel, ylim=(len(rows) - 0.4, -0.6))
-        axes.legend(fontsize=8, loc="best")
+        axes.legend(fontsize=8, loc="lower left")
     return sheet.picture
