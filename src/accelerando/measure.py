@@ -360,6 +360,6 @@ def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "an unknown time"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
+        if float(f"{seconds / size:.3g}") >= 1:  # rounded first: 999.6 ms are 1 s
+            return f"{seconds / size:.3g} {unit}" if seconds < 999.5 else f"{seconds:.0f} s"
     return f"{seconds * 1e9:.3g} ns"

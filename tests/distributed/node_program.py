@@ -26,5 +26,16 @@ def where(base: int) -> dict:
     return {"host": socket.gethostname(), "number": number, "temporary": os.environ["TMPDIR"]}
 
 
+def fails_together(lost: str) -> dict:
+    """Of two ranks, raise once the other one is lost (then the file is there); alone, say where."""
+    if os.environ["WORLD_SIZE"] == "1":
+        return where(0)
+    sys.stdout.write("together\n")
+    sys.stdout.flush()
+    while not os.path.exists(lost):
+        time.sleep(0.05)
+    raise ConnectionResetError("the other one is gone")
+
+
 if __name__ == "__main__":
     main()

@@ -280,6 +280,26 @@ def test_a_function_runs_on_the_nodes_and_its_values_come_back(tmp_path: Path, m
     assert not folder.exists()
 
 
+def test_torchrun_goes_on_with_the_node_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_namespaces([], () if os.geteuid() == 0 else ("--user", "--map-root-user"))
+    monkeypatch.syspath_prepend(str(HERE))
+    lost, lines = tmp_path / "lost", set()
+    with cluster.up(2, name=f"test-{secrets.token_hex(4)}") as made:
+        second = made.status()["nodes"][1]["process"]
+
+        def kill(rank: int, line: str) -> None:
+            lines.add((rank, line))
+            if not lost.exists() and {(0, "together"), (1, "together")} <= lines:
+                os.kill(second, signal.SIGKILL)
+                lost.touch()
+
+        payload = {"lost": str(lost)}
+        result = made.run("node_program:fails_together", payload=payload, fewest=1, on_line=kill, time_limit_s=LIMIT_S)
+    assert (0, "ConnectionResetError: the other one is gone") in lines
+    assert result.reason == "1 of 2 ranks finished"
+    assert (result.values[0]["host"], result.values[1]) == ("node1", None)
+
+
 def test_nodes_do_not_share_a_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Open MPI's daemons name theirs by their process id, which two nodes may both have."""
     needs_namespaces([], () if os.geteuid() == 0 else ("--user", "--map-root-user"))
@@ -296,7 +316,12 @@ def test_ranks_get_a_slurm_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None
         pytest.skip(f"Slurm is not installed ({', '.join(absent)})")
     needs_namespaces([], () if os.geteuid() == 0 else ("--user", "--map-root-user"))
     monkeypatch.syspath_prepend(str(HERE))
-    with cluster.up(1, with_slurm=True, name=f"test-{secrets.token_hex(4)}"):  # another Slurm is already running
+    with cluster.up(1, with_slurm=True, name=f"test-{secrets.token_hex(4)}") as made:  # another Slurm is running
+        later = made.slurm("sbatch", "--parsable", "--begin=now+1hour", "--output=/dev/null", "--wrap=true").strip()
+        assert f"{later} PENDING (BeginTime)" in made.slurm("squeue", "--format=%i %T %R")
+        for words, why in ((("squeue", "--nonsense"), "ended with status 1"), (("srun", "true"), "is one of sbatch")):
+            with pytest.raises(cluster.ClusterError, match=why):
+                made.slurm(*words)
         result = ranks.run("node_program:where", 2, launcher="srun", payload={"base": 1}, time_limit_s=LIMIT_S)
     assert [value["number"] for value in result.values] == [1, 2]
     assert " srun --nodes=1 " in result.command

@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from accelerando.lessons.clusters import (
     checkpoints,
     commands,
     efficiency,
+    elastic,
     failures,
     hangs,
+    jobs,
     launching,
     on_nodes,
     on_plans,
@@ -245,13 +248,55 @@ def test_the_sentence_of_a_failure_says_what_was_lost_and_whether_the_end_is_the
 def test_a_plug_is_pulled_at_its_step_and_of_the_second_rank_only(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda process, number: killed.append((process, number)))
-    plug = failures._Plug(Stage(None, None))
+    plug = failures.Plug(Stage(None, None))
     for rank, line in ((0, "process 5 begins at step 0"), (1, "process 77 begins at step 0"), (1, "step 36"),
                        (0, f"step {failures.KILL_AT}")):  # fmt: skip
         plug.pull(rank, line)
     assert killed == []
     plug.pull(1, f"step {failures.KILL_AT}")
     assert killed == [(77, signal.SIGKILL)]
+    assert plug.at_s is not None
+
+
+class Elastic(Stage):
+    """A stage on which torchrun takes a run up again, as one would hear it."""
+
+    is_enforced = True
+
+    def run(self, target: str, payload: object, **options: Any) -> RanksResult:
+        lines = (
+            (0, "process 5 begins at step 0"),
+            (1, "process 77 begins at step 0"),
+            (1, f"step {failures.KILL_AT}"),
+            (0, "RuntimeError: [/a/pair.cc:535] Read error: reset"),
+            (0, "process 9 begins at step 30"),
+        )
+        for rank, line in lines:
+            options["on_line"](rank, line)
+        value = {"loss": 0.5, "host": "node1", "first_step": 30, "losses": {"30": 1.0}}
+        return RanksResult(record.SCHEMA, "torchrun", "node1$ torchrun", 2, 1, True, "1 of 2 ranks finished", None, 2.0,
+                           ("", ""), "", (value, None))  # fmt: skip
+
+
+def test_a_restart_tells_what_was_heard_and_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "kill", lambda process, number: None)
+    peace = failures.End(0.5, 0, ("node1", "node2"), (1.0,) * 60)
+    found = elastic._watch(Elastic(None, None), tmp_path, peace)
+    assert found.told == "RuntimeError: Read error: reset"
+    assert found.end is not None
+    assert found.end.hosts == ("node1",)
+    assert "from step 30, on node1. **The same loss** at the end: to the last bit" in found.sentence()
+    other = elastic.Restart(end=failures.End(0.6, 30, ("node1",), ()), undisturbed=peace)
+    assert "**Not the same loss** at the end: 0.1 apart" in other.sentence()
+    assert "smoke budget" in elastic.measure_restart(SMOKE).sentence()
+
+
+def test_a_queue_is_shown_only_where_something_was_handed_in() -> None:
+    assert "Slurm is not installed" in jobs.measure_queue(Stage(None, 100, "Slurm is not installed"), QUICK).sentence()
+    assert jobs.measure_queue(Stage(None, 100), SMOKE).blocks() == ""
+    shown = jobs.Queue("login$ sbatch job.sh", " 1 all R", ("node1", "node2"), 5.0)
+    assert "login$ squeue\n 1 all R" in shown.blocks()
+    assert "node1 and node2" in shown.sentence()
 
 
 def test_the_best_interval_balances_saving_and_doing_again() -> None:
@@ -268,7 +313,8 @@ def test_the_best_interval_balances_saving_and_doing_again() -> None:
 
 
 def told(step_s: float) -> dict:
-    return {"alone": [[0.01, 0.02]] * 9, "step_s": [step_s] * 9, "sent_bytes": 1e6, "message_bytes": 10**6}
+    pairs = {"alone": [[0.01, 0.02]] * 9, "step_s": [step_s] * 9, "processor_s": [0.03] * 9}
+    return {**pairs, "sent_bytes": 1e6, "message_bytes": 10**6}
 
 
 def test_efficiency_is_measured_against_a_step_without_messages() -> None:
@@ -282,6 +328,34 @@ def test_efficiency_is_measured_against_a_step_without_messages() -> None:
     assert "still a gain" in fast.sentence()
     assert "simulated" in fast.sentence()
     assert "furthest off" in fast.sentence()
+
+
+def test_each_link_is_predicted_by_its_own_computing() -> None:
+    busy = {**told(0.06), "alone": [[0.02, 0.04]] * 9}
+    story = efficiency.read_story([(20, True, told(0.42)), (10_000, True, busy)])
+    slow, fast = story.points
+    assert (slow.work.forward_s, fast.work.forward_s) == (pytest.approx(0.01), pytest.approx(0.02))
+    assert fast.efficiency == pytest.approx(1.0)
+    assert "2 of 2 links" in story.sentence()
+    assert "in 93% of a step: gloo sleeps" in story.sentence()
+    assert [line.split(" | ")[2] for line in story.table().splitlines()[2:]] == ["30 ms", "60 ms"]
+
+
+def test_the_interval_knows_that_computing_varies_too() -> None:
+    alone = np.tile([0.01, 0.03], 10)
+    low, high = efficiency._interval(alone, np.full(20, 0.04))
+    assert low < 0.5 < high
+    together = efficiency._interval(alone, 2 * alone)
+    assert together == (pytest.approx(0.5), pytest.approx(0.5)), "a slow moment hits both of a pair"
+
+
+def test_the_link_that_is_needed_gives_the_share_that_was_asked_for() -> None:
+    work = costs.Work(0.1, 0.2, 10**8)
+    for nodes, overlap, batches in ((2, 1.0, 1), (64, 0.0, 1), (64, 1.0, 16)):
+        link = costs.Link(0.0, efficiency.predict_needed_mbit(work, nodes, overlap=overlap, batches=batches) * 1e6 / 8)
+        share = costs.predict_link_efficiency(work, link, nodes, overlap=overlap, batches_per_message=batches)
+        assert share == pytest.approx(0.9)
+    assert "64 nodes" in efficiency.LinkStory(efficiency.EXAMPLE).answers()
 
 
 def test_without_a_measurement_nothing_is_claimed() -> None:
@@ -309,11 +383,13 @@ def test_recovery_is_judged_in_pairs_and_told_however_it_comes_out() -> None:
     }
     value = {"runs": runs, "labels": labels, "batch_s": 0.002}
     found = recovery.read_recovery(100, True, [value, value])
-    assert found.gain("local SGD, every 8") == pytest.approx(6.0)
+    assert found.gain("local SGD, every 8") == pytest.approx(8.0)
     assert "Accuracy lost: accumulation of 4" in found.sentence()
-    assert "fastest of them is local SGD, every 8 (6.0 times)" in found.sentence()
-    assert found.table().count("| kept (") == 4
-    assert found.best_kept == pytest.approx(6.0)
+    assert "fastest of them is local SGD, every 8 (8.0 times)" in found.sentence()
+    assert "-10.0 points (of 4: 27 steps for 117), +0.0 points (of 4, rate × 4: 27 steps for 117)" in found.sentence()
+    assert found.table().count("| kept (") == 6
+    assert "| 8.0 (8.0 to 8.0) |" in found.table()
+    assert found.best_kept == pytest.approx(8.0)
     ahead = recovery.measure_recovery(Stage(None, 100), SMOKE)
     assert ahead.sentence().startswith("Predicted only")
     assert math.isnan(ahead.best_kept)
@@ -379,6 +455,10 @@ def test_lines_for_a_slurm_allocation() -> None:
     script = commands.slurm_script(allocation, interface="ib0")
     assert "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n" in script
     assert "scontrol show hostnames" in script
+    assert "#SBATCH --cpus-per-task=4\n#SBATCH --time=" in script
+    assert 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" ' in script
+    assert "NCCL_DEBUG=INFO OMP_NUM_THREADS=4 NCCL_SOCKET_IFNAME=ib0\n" in script
+    assert commands.shown(commands.HOST_FILE, interface="ib0").count("NCCL_SOCKET_IFNAME=ib0") == 4
     assert "sbatch" not in commands.shown(commands.HOST_FILE)
     assert "--nnodes=1:4" in commands.elastic_line(1, 4, 8, "gpu01")
     with pytest.raises(ValueError, match="at most the second"):
@@ -402,6 +482,8 @@ def test_a_rank_that_meets_nobody_is_told_how_many_came(monkeypatch: pytest.Monk
 
 def test_the_example_log_is_a_hang_and_the_table_is_complete() -> None:
     assert "**hang**" in hangs.read_log()
+    assert "or the network between them stood still" in hangs.read_log()
+    assert hangs.SAMPLE_LOG in hangs.shown_log()
     assert hangs.table().count("\n") == len(hangs.SYMPTOMS) + 1
 
 

@@ -300,7 +300,7 @@ def test_an_experiment_that_fails_ends_the_comparison(targets: str):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(6.123, "6.12 s"), (0.0123, "12.3 ms"), (1.5e-6, "1.5 µs"), (2e-9, "2 ns"), (4321.0, "4321 s"),
-     (math.nan, "an unknown time")],
+     (0.9996, "1 s"), (999.7, "1000 s"), (math.nan, "an unknown time")],
 )  # fmt: skip
 def test_durations_are_written_for_people(seconds: float, text: str):
     assert measuring.duration(seconds) == text

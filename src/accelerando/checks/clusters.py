@@ -45,9 +45,15 @@ def _judge_lines(sub: Submission, text: str, slots: Mapping[str, int], port: int
     hosts, first = list(slots), next(iter(slots))
     for host, found in told.items():
         if found["nnodes"] != str(len(hosts)):
+            believes = found["nnodes"].isdigit() and int(found["nnodes"]) < len(hosts)
+            asked = (
+                "What does a torchrun do that believes it is complete?"
+                if believes
+                else "Which lines of the file are hosts, and what does torchrun do until all have come?"
+            )
             raise Wrong(
                 f"With {kind}, torchrun on a host is told to wait for {found['nnodes'][:12]} nodes, and there are "
-                f"{len(hosts)}. What does a torchrun do that believes it is complete? {LAUNCH}"
+                f"{len(hosts)}. {asked} {LAUNCH}"
             )
         if found["nproc-per-node"] != str(slots[host]):
             raise Wrong(

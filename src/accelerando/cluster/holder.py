@@ -157,8 +157,8 @@ class Holder:
 
     def _confirmed(self, run: Run, answer: dict[str, Any]) -> dict[str, Any]:
         """Ask each node whether it still is: mpirun may end, even with status 0, while a node is dying."""
-        gone = next((name for name in run.nodes if not self._is_alive(name)), None)
-        return lost_node(gone) if gone else answer
+        gone = [name for name in run.nodes if not self._is_alive(name)]
+        return lost_node(gone[0]) if run.misses(gone) else answer
 
     def _end(self, run: Run, answer: dict[str, Any]) -> None:
         """End a run; Slurm is told, who else keeps the nodes for a job whose srun was killed."""
@@ -189,8 +189,13 @@ class Holder:
                 return True
             if request["op"] == "down":
                 return False  # the caller sees the connection close when all is over
-            answer_on(connection, self._status() if request["op"] == "status" else {"port": self._port()})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            answers = {
+                "status": self._status,
+                "port": lambda: {"port": self._port()},
+                "slurm": lambda: self._slurm(request["words"]),
+            }
+            answer_on(connection, answers[request["op"]]())
+        except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired) as error:
             answer_on(connection, {"error": f"{type(error).__name__}: {error}"})
         finally:
             for descriptor in descriptors:
@@ -223,6 +228,12 @@ class Holder:
         if place in self.first:
             return network.inside(self.first[place][1])
         return slurm.AS_USER if program in ("srun", "sbatch") and not self.spec["is_root"] else ()
+
+    def _slurm(self, words: list[str]) -> dict[str, Any]:
+        """Run one of Slurm's commands on the login node; nobody else is answered meanwhile."""
+        command = [*self._enter(LOGIN, words[0]), *words]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=10, check=False)
+        return {"code": done.returncode, "said": done.stdout or done.stderr}
 
     def _status(self) -> dict[str, Any]:
         return {

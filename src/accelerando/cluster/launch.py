@@ -17,6 +17,8 @@ from accelerando.ranks.launchers import check, entry, typed
 
 LAUNCHERS = ranks.LAUNCHERS
 MOST_RANKS_PER_NODE = 64
+IMPATIENT = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
+"""Of an elastic run: a node is given up after 5 s without a sign of life, and 1 s later the rest goes on."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how wide a program runs: the nodes, ranks on each, threads of each rank."""
+    """Where and how wide a program runs: the nodes, ranks on each, threads of each rank.
+
+    Attributes:
+        nodes: Rank 0 is on the first.
+        ranks_per_node: On each.
+        threads_per_rank: Of each.
+        fewest: Nodes that must be left for it to go on when others are lost; None: all of them.
+    """
 
     nodes: tuple[Node, ...]
     ranks_per_node: int = 1
     threads_per_rank: int = 1
+    fewest: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -102,6 +112,11 @@ def plan(
     check(launcher, place.threads_per_rank, 1.0)
     if not 1 <= place.ranks_per_node <= MOST_RANKS_PER_NODE:
         raise ValueError(f"ranks per node is {place.ranks_per_node}: it must be from 1 to {MOST_RANKS_PER_NODE}")
+    if place.fewest is not None and (launcher != "torchrun" or not 1 <= place.fewest <= len(place.nodes)):
+        raise ValueError(
+            f"fewest is {place.fewest} with {launcher}: only torchrun goes on with fewer nodes, and at least 1 of "
+            f"{len(place.nodes)} must be left"
+        )
     meeting = {"MASTER_ADDR": place.nodes[0].address, "MASTER_PORT": str(port)}
     environment = {
         "GLOO_SOCKET_IFNAME": interface,
@@ -147,11 +162,17 @@ def _mpirun_options(place: Place, forwarded: Sequence[str], agent: str | None) -
 
 def _torchrun(words: Sequence[str], place: Place, port: int) -> tuple[Step, ...]:
     steps = []
-    nodes = place.nodes
+    nodes, each = place.nodes, f"--nproc-per-node={place.ranks_per_node}"
     for number, node in enumerate(nodes):
-        options = [f"--nnodes={len(nodes)}", f"--node-rank={number}", f"--nproc-per-node={place.ranks_per_node}"]
-        options += [f"--master-addr={nodes[0].address}", f"--master-port={port}", f"--local-addr={node.address}"]
-        more = ["--max-restarts=0", "--monitor-interval=0.2", "--no-python", *entry(words)]
+        if place.fewest is None:
+            options = [f"--nnodes={len(nodes)}", f"--node-rank={number}", each]
+            options += [f"--master-addr={nodes[0].address}", f"--master-port={port}", f"--local-addr={node.address}"]
+            more = ["--max-restarts=0"]
+        else:  # nodes come and go, so none has a number of its own
+            options = [f"--nnodes={place.fewest}:{len(nodes)}", each, "--max-restarts=3", "--rdzv-backend=c10d"]
+            options += [f"--rdzv-endpoint={nodes[0].address}:{port}", "--rdzv-id=job", f"--rdzv-conf={IMPATIENT}"]
+            options, more = [*options, f"--local-addr={node.address}"], []
+        more += ["--monitor-interval=0.2", "--no-python", *entry(words)]
         command = (sys.executable, "-u", "-m", "torch.distributed.run", *options, *more)
         steps.append(Step(node.name, command, shlex.join(["torchrun", *options, *typed(words, sets_variables=True)])))
     return tuple(steps)

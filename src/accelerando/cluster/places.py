@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from accelerando.plain_errors import PlainError
+
 LIMIT_S = 20.0
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
 KEPT: list[subprocess.Popen[bytes]] = []
@@ -21,7 +23,7 @@ KEPT: list[subprocess.Popen[bytes]] = []
 _TOOLS = "/usr/local/sbin:/usr/sbin:/sbin"  # not on the PATH of ordinary users
 
 
-class ClusterError(RuntimeError):
+class ClusterError(PlainError):
     """The cluster cannot do that; one sentence says why."""
 
 

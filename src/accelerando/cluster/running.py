@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 0.5
 
 
-def choose_place(cluster: Cluster, on: str | None, ranks_per_node: int, threads_per_rank: int) -> launch.Place:
+def choose_place(
+    cluster: Cluster, on: str | None, ranks_per_node: int, threads_per_rank: int, fewest: int | None = None
+) -> launch.Place:
     """Say where and how wide a program runs.
 
     Raises:
         ValueError: If a node is unknown.
     """
-    return launch.Place(hosts.choose(cluster.nodes, on), ranks_per_node, threads_per_rank)
+    return launch.Place(hosts.choose(cluster.nodes, on), ranks_per_node, threads_per_rank, fewest)
 
 
 class Job:
@@ -99,6 +101,7 @@ class Job:
         request = {
             "op": "run",
             "nodes": [node.name for node in self.place.nodes],
+            "fewest": self.place.fewest or len(self.place.nodes),
             "steps": [[step.place, step.command] for step in plan.steps],
             "environment": dict(environment),
             "folder": os.getcwd(),
@@ -131,8 +134,11 @@ class Job:
     def _judge(
         self, answer: Mapping[str, Any], statuses: Sequence[Mapping[str, Any]], said: Sequence[str]
     ) -> tuple[bool, int | None, str]:
-        if answer["is_complete"] and all("finished" in status for status in statuses):
+        finished = sum("finished" in status for status in statuses)
+        if answer["is_complete"] and finished == len(statuses):
             return True, None, f"all {len(statuses)} ranks finished"
+        if answer["is_complete"] and self.place.fewest and finished >= self.place.fewest * self.place.ranks_per_node:
+            return True, None, f"{finished} of {len(statuses)} ranks finished"
         if answer.get("cause") == "node":
             lost = [
                 number for number, node in enumerate(self.place.nodes) if answer["reason"].startswith(node.name + " ")

@@ -19,6 +19,7 @@ class Run:
     def __init__(self, connection: socket.socket, mark: str, request: dict[str, Any]) -> None:
         self.connection, self.mark = connection, mark
         self.nodes, self.limit_s = request["nodes"], float(request["limit_s"])
+        self.fewest = int(request["fewest"])
         self.in_slurm = bool(request["in_slurm"])
         self.began_s = time.monotonic()
         self.failed_s: float | None = None
@@ -27,15 +28,14 @@ class Run:
     def outcome(self, lost: set[str]) -> dict[str, Any] | None:
         """How it ended: whether well, a sentence, and what to blame; None while it runs."""
         now_s = time.monotonic()
-        gone = next((name for name in self.nodes if name in lost), None)
-        if gone:  # asked first: mpirun ends with status 0 when a node is lost
-            return lost_node(gone)
-        codes = [(place, process.poll()) for place, process in self.processes]
+        gone = [name for name in self.nodes if name in lost]
+        if self.misses(gone):  # asked first: mpirun ends with status 0 when a node is lost
+            return lost_node(gone[0])
+        codes = [(place, process.poll()) for place, process in self.processes if place not in gone]
         if all(code == 0 for _, code in codes):
             return {"is_complete": True, "reason": "finished"}
         failed = [(place, code) for place, code in codes if code]
-        if failed and self.failed_s is None:
-            self.failed_s = now_s
+        self.failed_s = (self.failed_s or now_s) if failed else None
         if failed and (now_s > (self.failed_s or 0) + _GRACE_S or all(code is not None for _, code in codes)):
             place, code = failed[0]
             ending = f"on {place} {_epitaph(int(code or 0))}"
@@ -43,6 +43,10 @@ class Run:
         if now_s > self.began_s + self.limit_s:
             return {"is_complete": False, "cause": "time", "reason": f"not finished after {self.limit_s:g} s"}
         return None
+
+    def misses(self, gone: list[str]) -> bool:
+        """Whether it cannot go on without these nodes."""
+        return len(self.nodes) - len(gone) < self.fewest
 
     def end(self, answer: dict[str, Any]) -> None:
         """Kill what is left and answer."""

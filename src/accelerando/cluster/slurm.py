@@ -8,6 +8,8 @@ from pathlib import Path
 from accelerando.cluster.hosts import LOGIN, Node, login_address
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
+COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue")
+"""What one may type on the login node without waiting for a job's end."""
 # An ordinary user is root in his own namespaces, but may not change groups there, which Slurm's daemons do when they
 # are root. So they run as nobody special, one user namespace further in.
 USER, USER_ID = "learner", 64000

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from accelerando.cluster import hosts, places, running
+from accelerando.cluster import hosts, places, running, slurm
 from accelerando.cluster.places import ClusterError
 from accelerando.ranks import OnLine, RanksResult
 from accelerando.ranks.exchange import Program
@@ -56,6 +56,7 @@ class Cluster:
         on: str | None = None,
         ranks_per_node: int = 1,
         threads_per_rank: int = 1,
+        fewest: int | None = None,
         time_limit_s: float = 600.0,
         environment: Mapping[str, str | None] | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -70,6 +71,8 @@ class Cluster:
             on: Nodes, such as ``"node2,node1"``; None: all.
             ranks_per_node: 1 to 64.
             threads_per_rank: At least 1.
+            fewest: Nodes that must be left: with fewer than all, torchrun starts the program again on those that are
+                left when others are lost, and the values of the lost ones are None. None: all nodes.
             time_limit_s: Afterwards everything it started is killed.
             environment: Variables on top of this process's own; None removes one.
             payload: Numbers, text, lists, dicts and arrays for every rank.
@@ -83,9 +86,22 @@ class Cluster:
             ValueError: If an argument makes no sense.
             ClusterError: If the launcher is not there, or the cluster is no longer up.
         """
-        place = running.choose_place(self, on, ranks_per_node, threads_per_rank)
+        place = running.choose_place(self, on, ranks_per_node, threads_per_rank, fewest)
         job = running.Job(self, program, arguments, launcher, place, time_limit_s, payload)
         return job.run(self._environment(), environment or {}, on_line)
+
+    def slurm(self, *words: str) -> str:
+        """Type one of Slurm's commands on the login node, such as ``"squeue"``, and return what it says.
+
+        Raises:
+            ClusterError: If the cluster has no Slurm, or the command fails.
+        """
+        if not self.has_slurm or words[0] not in slurm.COMMANDS:
+            raise ClusterError(f"{words[0]} needs a cluster with Slurm, and is one of {', '.join(slurm.COMMANDS)}")
+        answer = self.ask({"op": "slurm", "words": words})
+        if answer["code"]:
+            raise ClusterError(f"{words[0]} ended with status {answer['code']}: {answer['said'].strip()}")
+        return str(answer["said"])
 
     def _environment(self) -> dict[str, str]:
         """Return the variables that a program gets."""

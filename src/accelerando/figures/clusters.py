@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from accelerando.figures import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, Picture, draw
 
 Row = tuple[float, float, float, float]
+WayRow = tuple[float, tuple[float, float] | None, float | None, float | None]
 
 
 def efficiency(
@@ -38,12 +39,16 @@ def efficiency(
                 [max(0.0, 100 * (row[1] - row[2])) for row in points],
                 [max(0.0, 100 * (row[3] - row[1])) for row in points],
             ]
-            axes.errorbar(speeds, middles, spread, fmt="o", color=RED, capsize=3, markersize=5, label="measured here")
+            axes.errorbar(
+                speeds, middles, spread, fmt="o", color=RED, capsize=3, markersize=5, label="measured here, 95 %"
+            )
         if marked is not None:
-            axes.axvline(marked, color=INK, linewidth=1)
+            axes.axvline(marked, color=INK, linewidth=1, label="the slider's bandwidth")
         axes.set_xscale("log")
         ticks = [
-            tick for tick in (1, 10, 100, 1000, 10_000, 100_000) if megabits_per_s[0] <= tick <= megabits_per_s[-1]
+            tick
+            for tick in (1, 10, 100, 1000, 10_000, 100_000, 1_000_000)
+            if megabits_per_s[0] <= tick <= megabits_per_s[-1]
         ]
         axes.set_xticks(ticks, labels=[f"{tick:g} M" if tick < 1000 else f"{tick / 1000:g} G" for tick in ticks])
         axes.minorticks_off()
@@ -52,32 +57,35 @@ def efficiency(
     return sheet.picture
 
 
-def ways(rows: Mapping[str, tuple[float, float | None, float | None]], title: str) -> Picture:
+def ways(rows: Mapping[str, WayRow], title: str) -> Picture:
     """One row for each way of sending less: how fast on the left, what it reached on the right.
 
     Args:
-        rows: Way -> (times as fast as the first, accuracy or None, half of its interval against the first or None).
+        rows: Way -> (times as fast as the first, its lowest and highest run or None, accuracy or None, half of its
+            interval against the first or None).
         title: What is shown.
     """
     said = [
         f"{name}: {gain:.1f} times as fast" + ("" if accuracy is None else f", {100 * accuracy:.1f} %")
-        for name, (gain, accuracy, _) in rows.items()
+        for name, (gain, _, accuracy, _) in rows.items()
     ]
-    has_accuracy = any(accuracy is not None for _, accuracy, _ in rows.values())
+    has_accuracy = any(row[2] is not None for row in rows.values())
     panels = 2 if has_accuracy else 1
     with draw(f"{title}. " + "; ".join(said), panels=panels, width=7.4, height=1.1 + 0.36 * len(rows)) as sheet:
         axes = sheet.axes[0]
-        for place, (gain, _, _) in enumerate(reversed(list(rows.values()))):
+        for place, (gain, runs, _, _) in enumerate(reversed(list(rows.values()))):
+            low, high = runs or (gain, gain)
             axes.barh(place, gain, 0.62, color=BLUE)
-            axes.annotate(f" {gain:.1f}", (gain, place), va="center", fontsize=8)
+            axes.plot([low, high], [place, place], color=INK, linewidth=1.5)
+            axes.annotate(f" {gain:.1f}", (max(gain, high), place), va="center", fontsize=8)
         axes.axvline(1.0, color=INK, linewidth=1)
         axes.set_yticks(range(len(rows)), labels=list(rows)[::-1])
-        axes.set(title=title, xlabel="times as fast")
+        axes.set(title=title, xlabel="times as fast; line: lowest to highest run")
         axes.margins(x=0.12)
         axes.grid(visible=False, axis="y")
         if has_accuracy:
-            right, first = sheet.axes[1], next(iter(rows.values()))[1]
-            for place, (_, accuracy, half) in enumerate(reversed(list(rows.values()))):
+            right, first = sheet.axes[1], next(iter(rows.values()))[2]
+            for place, (_, _, accuracy, half) in enumerate(reversed(list(rows.values()))):
                 if accuracy is not None:
                     right.errorbar(
                         [100 * accuracy], [place], xerr=[100 * (half or 0.0)], fmt="o", color=ORANGE, capsize=3
@@ -85,7 +93,9 @@ def ways(rows: Mapping[str, tuple[float, float | None, float | None]], title: st
             if first is not None:
                 right.axvline(100 * first, color=INK, linewidth=1)
             right.set_yticks(range(len(rows)), labels=[""] * len(rows))
-            right.set(title="accuracy", xlabel="%", ylim=axes.get_ylim())
+            right.set(
+                title="accuracy", xlabel="%; line: 95 % of the difference from the first row", ylim=axes.get_ylim()
+            )
             right.grid(visible=False, axis="y")
     return sheet.picture
 
@@ -117,6 +127,6 @@ def broken_off(
         ):
             axes.axvline(step, color=colour, linewidth=1)
             axes.annotate(label, (step, 0.9), xycoords=("data", "axes fraction"), color=colour, ha=side)
-        axes.set(title=title, xlabel="step", ylabel="loss of the global batch")
+        axes.set(title=title, xlabel="step", ylabel="loss of each step's batch")
         axes.legend()
     return sheet.picture

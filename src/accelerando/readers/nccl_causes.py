@@ -138,11 +138,11 @@ HANGS = _meanings(
     (r"Your program may be hanging", "NCCL itself says that the program may hang: the ranks call different collectives, or one never calls"),
     (
         r"Watchdog caught collective operation timeout.*?SeqNum=(?P<seq>\d+),\s*OpType=(?P<op>\w+)",
-        "a collective timed out ({op}, number {seq}): not all ranks arrived at it",
+        "a collective timed out ({op}, number {seq}): not all ranks arrived at it, or the network between them stood still",
     ),
     (
         r"Watchdog caught collective operation timeout|ran for \d+ milliseconds before timing out",
-        "a collective timed out: not all ranks arrived at it",
+        "a collective timed out: not all ranks arrived at it, or the network between them stood still",
     ),
     (r"watchdog got stuck for \d+ seconds|heartbeat monitor timed out|monitoring thread detects no heartbeat", "the watchdog of torch got no sign of life from a rank"),
     (r"Call to connect (?:to \S+ )?returned Connection timed out, retrying", "connecting to another rank times out again and again"),

@@ -10,8 +10,8 @@ from accelerando.costs import Work
 from accelerando.figures import clusters as pictures
 from accelerando.widgets import Shown
 
-SPEEDS_MBIT = tuple(10 ** (power / 8) for power in range(8, 41))
-"""10 Mbit/s to 100 Gbit/s."""
+SPEEDS_MBIT = tuple(10 ** (power / 8) for power in range(8, 49))
+"""10 Mbit/s to 1,000 Gbit/s."""
 SENDS = {"gradients in every step": (1, 1), "half as many bytes (fp16)": (1, 2), "one message for 4 batches": (4, 1),
          "one message for 16 batches": (16, 1)}  # fmt: skip
 """What is sent -> batches for one message, and by what its bytes are divided."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from accelerando import readers
 
 PORT = 29500
+CORES_PER_RANK = 4
+"""An example: a node's cores over its ranks."""
 HOST_FILE = """\
 # our two machines
 gpu01 slots=8
@@ -99,9 +101,7 @@ def mpirun_line(
     """
     first = next(iter(allocation.slots))
     hosts = ",".join(f"{host}:{slots}" for host, slots in allocation.slots.items())
-    variables = {"MASTER_ADDR": first, "MASTER_PORT": str(port), "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
-    if interface:
-        variables["NCCL_SOCKET_IFNAME"] = interface
+    variables = {"MASTER_ADDR": first, "MASTER_PORT": str(port), **settings(interface)}
     words = ["mpirun", "--host", hosts, "-n", str(allocation.world_size), "--bind-to", "none"]
     words += ["--prtemca", "prte_if_include", interface] if interface else []
     for name, value in variables.items():
@@ -125,13 +125,29 @@ def slurm_script(
         f"#SBATCH --nodes={len(allocation.slots)}",
         f"#SBATCH --ntasks-per-node={(count := each.pop())}",
         f"#SBATCH --gpus-per-node={count}",
+        f"#SBATCH --cpus-per-task={CORES_PER_RANK}",
+        "#SBATCH --time=12:00:00",
         "#SBATCH --requeue",
         'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        f"export MASTER_PORT={port} NCCL_DEBUG=INFO",
+        f"export MASTER_PORT={port} {_assigned(settings(interface))}",
+        'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 '  # srun asks for it anew
+        f"python -m accelerando.rank_entry {shlex.quote(program)}",
     ]
-    lines += [f"export NCCL_SOCKET_IFNAME={interface}"] if interface else []
-    lines.append(f"srun --kill-on-bad-exit=1 python -m accelerando.rank_entry {shlex.quote(program)}")
     return "\n".join(lines) + "\n"
+
+
+def settings(interface: str | None = None) -> dict[str, str]:
+    """Variables that every rank gets, whatever starts it.
+
+    Args:
+        interface: Of the network between the hosts; None: NCCL chooses.
+    """
+    chosen = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": str(CORES_PER_RANK)}
+    return chosen | ({"NCCL_SOCKET_IFNAME": interface} if interface else {})
+
+
+def _assigned(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
 
 
 def elastic_line(fewest: int, most: int, ranks_per_node: int, first: str, program: str = "train.py") -> str:
@@ -146,7 +162,8 @@ def elastic_line(fewest: int, most: int, ranks_per_node: int, first: str, progra
 def shown(text: str, *, interface: str | None = None) -> str:
     """Markdown: the lines for torchrun, mpirun and, where it fits, Slurm, for one host file or allocation."""
     allocation = read_allocation(text)
-    torchrun = "\n".join(f"{host}$ {line}" for host, line in torchrun_lines(allocation).items())
+    variables = _assigned(settings(interface))
+    torchrun = "\n".join(f"{host}$ {variables} {line}" for host, line in torchrun_lines(allocation).items())
     parts = [
         f"{len(allocation.slots)} hosts, {allocation.world_size} ranks ({allocation.rule}).",
         f"```\n{torchrun}\n```",

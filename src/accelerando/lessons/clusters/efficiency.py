@@ -23,21 +23,27 @@ class LinkPoint:
 
     Args:
         megabits_per_s: Of every node's link.
+        work: Of a step without messages, measured in turns with those that have them.
         step_s: Median seconds of a step with DDP.
-        efficiency: Seconds without messages over ``step_s``.
-        interval: 95 %, of the efficiency.
+        processor_s: In which a rank's threads computed during one.
+        efficiency: Seconds of a step without messages over ``step_s``.
+        interval: 95 %, of the efficiency: pairs of steps drawn again.
         sent_bytes: Of one rank in a step, by the system's counters; None where it does not tell.
         is_enforced: The system held the nodes to the link; else they waited by themselves.
     """
 
     megabits_per_s: float
+    work: costs.Work
     step_s: float
+    processor_s: float
     efficiency: float
     interval: tuple[float, float]
     sent_bytes: float | None
     is_enforced: bool
 
 
+MANY, LARGE_BYTES, LARGE_S = 64, 14_000_000_000, 2.0
+"""Nodes, and bytes and seconds of a batch, of the explorer's questions."""
 EXAMPLE = costs.Work(0.006, 0.014, 425_000)
 """For the explorer where nothing was measured; it is said so there."""
 
@@ -47,7 +53,7 @@ class LinkStory:
     """Efficiency over bandwidth; without ``points`` nothing was measured.
 
     Args:
-        work: Of a step.
+        work: Of a step, over all links.
         points: From the slowest link to the fastest.
         why_not: What could not be measured.
     """
@@ -71,16 +77,19 @@ class LinkStory:
         if not self.points:
             return ""
         lines = [
-            "| link | message alone, predicted | step, measured | efficiency, predicted | measured |",
-            "|---|---|---|---|---|",
+            "| link | message alone, predicted | computing alone, measured | step, measured | of it a processor works "
+            "| efficiency, predicted | measured (95 %) |",
+            "|---|---|---|---|---|---|---|",
         ]
         for point in self.points:
             link = costs.Link(0.0, point.megabits_per_s * 1e6 / 8)
-            message_s = costs.predict_ring_all_reduce_s(round(self.work.message_bytes), NODES, link)
+            message_s = costs.predict_ring_all_reduce_s(round(point.work.message_bytes), NODES, link)
             low, high = (self._bound(point, overlap) for overlap in (0.0, 1.0))
+            seconds = (message_s, _computing_s(point.work), point.step_s, point.processor_s)
             lines.append(
-                f"| {point.megabits_per_s:g} Mbit/s | {measure.duration(message_s)} | "
-                f"{measure.duration(point.step_s)} | {low:.0%} to {high:.0%} | **{point.efficiency:.0%}** |"
+                f"| {point.megabits_per_s:g} Mbit/s | {' | '.join(map(measure.duration, seconds))} | "
+                f"{low:.0%} to {high:.0%} | **{point.efficiency:.0%}** "
+                f"({100 * point.interval[0]:.0f} to {100 * point.interval[1]:.0f}) |"
             )
         return "\n".join(lines)
 
@@ -91,9 +100,8 @@ class LinkStory:
         slow, fast = self.points[0], self.points[-1]
         within = [p for p in self.points if self._misses(p) <= 0.05]
         told = (
-            f"A step computes for {measure.duration(self.work.forward_s + self.work.backward_s)} and sends "
-            f"{size(self.work.message_bytes)}. At {slow.megabits_per_s:g} Mbit/s each of {NODES} nodes is worth "
-            f"**{slow.efficiency:.0%}** of one alone: together {NODES * slow.efficiency:.2f} times one, "
+            f"Every step sends {size(self.work.message_bytes)}. At {slow.megabits_per_s:g} Mbit/s each of {NODES} "
+            f"nodes is worth **{slow.efficiency:.0%}** of one alone: together {NODES * slow.efficiency:.2f} times one, "
         )
         told += "less than one node without a network. " if NODES * slow.efficiency < 1 else "which is still a gain. "
         told += f"At {fast.megabits_per_s:g} Mbit/s it is {fast.efficiency:.0%}. "
@@ -106,7 +114,31 @@ class LinkStory:
             )
         if not all(point.is_enforced for point in self.points):
             told += " (the link was simulated: nothing travels while something computes)"
+        waiting = 1 - slow.processor_s / slow.step_s
+        if waiting > 0.5:
+            told += f". On the slowest link a processor has nothing to do in {waiting:.0%} of a step: gloo sleeps"
         return f"{told}. {self.why_not}".strip()
+
+    def answers(self) -> str:
+        """Markdown: what the explorer's three questions come to, by the formula."""
+        two, many = (predict_needed_mbit(self.work, nodes) for nodes in (NODES, MANY))
+        large = costs.Work(*(LARGE_S * part / _computing_s(self.work) for part in self._parts()), LARGE_BYTES)
+        every, seldom = (
+            [predict_needed_mbit(large, MANY, overlap=overlap, batches=batches) / 1000 for overlap in (1.0, 0.0)]
+            for batches in (1, 16)
+        )
+        return (
+            f"* **{MANY} nodes.** A message is 2(N − 1)/N times the gradients: {_times(NODES):g} times with {NODES} "
+            f"nodes, {_times(MANY):.3g} times with {MANY}, never 2. So nine tenths take {two:.3g} Mbit/s with {NODES} "
+            f"nodes and {many:.3g} with {MANY}, where all of backward hides the message.\n"
+            f"* **7 billion parameters, {LARGE_S:g} s a batch, {MANY} nodes.** From {every[0]:.3g} Gbit/s, where "
+            f"backward hides what it can, to {every[1]:.3g} Gbit/s, where nothing hides.\n"
+            f"* **One message for 16 batches.** From {seldom[0]:.3g} to {seldom[1]:.3g} Gbit/s. (It is another recipe: "
+            "the batch of a step is 16 times as large.)"
+        )
+
+    def _parts(self) -> tuple[float, float]:
+        return self.work.forward_s, self.work.backward_s
 
     def _why(self, point: LinkPoint) -> str:
         if point.efficiency < self._bound(point, 0.0):
@@ -115,7 +147,7 @@ class LinkStory:
 
     def _bound(self, point: LinkPoint, overlap: float) -> float:
         link = costs.Link(0.0, point.megabits_per_s * 1e6 / 8)
-        return costs.predict_link_efficiency(self.work, link, NODES, overlap=overlap)
+        return costs.predict_link_efficiency(point.work, link, NODES, overlap=overlap)
 
     def _misses(self, point: LinkPoint) -> float:
         """How far outside of the predicted bounds it lies."""
@@ -146,24 +178,55 @@ def read_story(told: Sequence[tuple[float, bool, dict]], why_not: str = "") -> L
     """Put together what rank 0 told for each speed."""
     if not told:
         return LinkStory(EXAMPLE, why_not=why_not or "no link could be made")
-    forward_s, backward_s = (
-        float(np.median([value[part] for _, _, found in told for value in found["alone"]])) for part in (0, 1)
-    )
-    points = []
+    points, message_bytes = [], int(told[0][2]["message_bytes"])
     for speed, is_enforced, found in sorted(told, key=lambda row: row[0]):
-        steps = np.array(found["step_s"])
-        own_s = float(np.median([sum(value) for value in found["alone"]]))
-        low, high = (float(end) for end in np.quantile(_medians(steps), [0.025, 0.975]))
-        sent = found["sent_bytes"]
+        steps, sent = np.array(found["step_s"]), found["sent_bytes"]
+        alone = np.array(found["alone"]).sum(axis=1)
         points.append(
             LinkPoint(
-                speed, float(np.median(steps)), own_s / float(np.median(steps)), (own_s / high, own_s / low),
-                None if sent is None else float(sent), is_enforced,
+                speed, _work(found["alone"], message_bytes), float(np.median(steps)),
+                float(np.median(found["processor_s"])), float(np.median(alone) / np.median(steps)),
+                _interval(alone, steps), None if sent is None else float(sent), is_enforced,
             )
         )  # fmt: skip
-    return LinkStory(costs.Work(forward_s, backward_s, int(told[0][2]["message_bytes"])), tuple(points), why_not)
+    work = _work([value for _, _, found in told for value in found["alone"]], message_bytes)
+    return LinkStory(work, tuple(points), why_not)
 
 
-def _medians(values: np.ndarray, resamples: int = 1000) -> np.ndarray:
-    rng = np.random.default_rng(0)
-    return np.asarray(np.median(values[rng.integers(0, len(values), (resamples, len(values)))], axis=1))
+def predict_needed_mbit(
+    work: costs.Work, nodes: int, share: float = 0.9, *, overlap: float = 1.0, batches: int = 1
+) -> float:
+    """Predict which link leaves this share of the time for computing: Mbit/s of every node.
+
+    Args:
+        work: Of one batch.
+        nodes: At least 2.
+        share: Above 0, below 1.
+        overlap: Share of the last backward that hides the message, 0 to 1.
+        batches: For one message.
+    """
+    exposed_s = batches * _computing_s(work) * (1 / share - 1)
+    return 8 * _times(nodes) * work.message_bytes / (exposed_s + overlap * work.backward_s) / 1e6
+
+
+def _times(nodes: int) -> float:
+    """How often a ring of so many nodes sends the message, at each node."""
+    return 2 * (nodes - 1) / nodes
+
+
+def _computing_s(work: costs.Work) -> float:
+    return work.forward_s + work.backward_s
+
+
+def _work(alone: Sequence[Sequence[float]], message_bytes: int) -> costs.Work:
+    """Median forward and rest, scaled so that they add up to the median step."""
+    parts = np.median(alone, axis=0)
+    return costs.Work(*map(float, parts * np.median(np.sum(alone, axis=1)) / parts.sum()), message_bytes)
+
+
+def _interval(alone: np.ndarray, steps: np.ndarray, resamples: int = 1000) -> tuple[float, float]:
+    """95 % of the ratio of medians; the two of a pair were measured one after the other, and are drawn together."""
+    drawn = np.random.default_rng(0).integers(0, len(steps), (resamples, len(steps)))
+    ratios = np.median(alone[drawn], axis=1) / np.median(steps[drawn], axis=1)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return float(low), float(high)

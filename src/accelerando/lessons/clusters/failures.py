@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,7 @@ class Failure:
 
     def table(self) -> str:
         """Markdown: who went on, from where, and where it ended."""
-        lines = ["| who | ranks ran on | from step | loss at the end |", "|---|---|---|---|"]
+        lines = ["| who | ranks ran on | from step | loss over all images, at the end |", "|---|---|---|---|"]
         runs = {"left in peace": self.undisturbed, **self.ends} if self.undisturbed else {}
         lines += [
             f"| {name} | {', '.join(end.hosts)} | {end.first_step} | {end.loss:.9f} |"
@@ -112,9 +113,9 @@ class Failure:
             return f"Nothing to compare: {(self.why_not or 'nothing was tried').removesuffix('.')}."
         first = next(iter(self.ends.values())).first_step
         told = (
-            f"{self.killed} was killed with `kill -9` after step {KILL_AT}. The caller was told: “{self.reason}”. The "
-            f"last checkpoint was of step {first}, so {KILL_AT - first} steps had to be done again (predicted: "
-            f"{predict_lost_steps(KILL_AT, SAVE_EVERY)})."
+            f"{self.killed} was killed with `kill -9` after step {KILL_AT}, and the course's cluster ended the rest: “"
+            f"{self.reason}” (no launcher has such a sentence). The last checkpoint was of step {first}, so "
+            f"{KILL_AT - first} steps had to be done again (predicted: {predict_lost_steps(KILL_AT, SAVE_EVERY)})."
         )
         apart = {name: abs(end.loss - self.undisturbed.loss) for name, end in self.ends.items()}
         words = {name: f"{off:.1g} apart" if off else "to the last bit" for name, off in apart.items()}
@@ -147,25 +148,25 @@ def _tell(budget: Budget, stage: Stage, folder: Path) -> Failure:
     for name in ("left", "renewed"):
         (folder / name).mkdir()
     try:
-        undisturbed = _end(stage.run(TARGET, {"steps": STEPS}).values)
+        undisturbed = end_of(stage.run(TARGET, {"steps": STEPS}).values)
     except ranks.RanksFailed as failure:
         return Failure(why_not=f"the run that nobody disturbed failed: {failure.result.reason}")
-    plug = _Plug(stage)
+    plug = Plug(stage)
     try:
-        stage.run(TARGET, _payload(folder / "left"), on_line=plug.pull)
+        stage.run(TARGET, payload(folder / "left"), on_line=plug.pull)
         return Failure(why_not=f"the node outlived its `kill -9`, and the run its step {KILL_AT}")
     except ranks.RanksFailed as failure:
         reason = failure.result.reason
     shutil.copytree(folder / "left", folder / "renewed", dirs_exist_ok=True)
     ends, failed = {}, ""
     try:
-        ends[ALONE] = _end(stage.run(TARGET, _payload(folder / "left"), on="node1").values)
+        ends[ALONE] = end_of(stage.run(TARGET, payload(folder / "left"), on="node1").values)
     except ranks.RanksFailed as failure:
         failed = f"The node that was left did not get to the end: {failure.result.reason}. "
     stage.close()
     renewed = stages.open_stage(budget, megabits_per_s=None, with_slurm=False, part="new")
     try:
-        ends[RENEWED] = _end(renewed.run(TARGET, _payload(folder / "renewed")).values)
+        ends[RENEWED] = end_of(renewed.run(TARGET, payload(folder / "renewed")).values)
     except ranks.RanksFailed as failure:
         failed += f"Two new nodes did not get to the end: {failure.result.reason}. "
     finally:
@@ -173,24 +174,28 @@ def _tell(budget: Budget, stage: Stage, folder: Path) -> Failure:
     return Failure(plug.pulled, reason, undisturbed, ends, failed.strip())
 
 
-def _payload(folder: Path) -> dict[str, Any]:
+def payload(folder: Path) -> dict[str, Any]:
+    """Arguments of a run that saves into a folder, slowly enough to be killed at a certain step."""
     return {"steps": STEPS, "folder": str(folder), "save_every": SAVE_EVERY, "pause_s": PAUSE_S}
 
 
-def _end(values: Sequence[Mapping[str, Any]]) -> End:
+def end_of(values: Sequence[Mapping[str, Any]]) -> End:
+    """Read what the ranks returned."""
     first = values[0]
     return End(
         float(first["loss"]),
         int(first["first_step"]),
-        tuple(value["host"] for value in values),
+        tuple(value["host"] for value in values if value is not None),
         tuple(first["losses"].values()),
     )
 
 
-class _Plug:
+class Plug:
     """Kills the second node when its rank has finished step `KILL_AT`: by its first process, where it has one."""
 
     def __init__(self, stage: Stage) -> None:
+        """Find out what is to be killed."""
+        self.at_s: float | None = None
         self.pulled = "The process of rank 1 (here a node is only an address)"
         self._process: int | None = None
         if stage.cluster is not None:
@@ -207,3 +212,4 @@ class _Plug:
             self._process = int(words[1])
         if line == f"step {KILL_AT}" and self._process is not None:
             os.kill(self._process, signal.SIGKILL)
+            self.at_s = time.monotonic()

@@ -31,10 +31,10 @@ SYMPTOMS = (
     Symptom(
         "nothing at all, on every node",
         "`pgrep -fa train.py` on each node: how many processes are there, and how many should there be?",
-        "a node never started (no login without a password, no such file there), and all others wait for it",
+        "a node never started (ssh asks for a password, no such file there), and all others wait for it",
     ),
     Symptom(
-        "each node trains, N times as often as it should",
+        "N separate trainings: N times the lines, and none waits for another",
         "print `rank` and `world_size` as the first line of the program",
         "`NNODES=1`, or variables of one launcher that the other does not set: every node believes it is alone",
     ),
@@ -75,7 +75,15 @@ def read_log(text: str = SAMPLE_LOG) -> str:
     """
     found = readers.parse("nccl-log", text)
     line = "" if found["line"] is None else f" (line {found['line']})"
-    return f"Verdict: **{found['verdict']}**. {found['root_cause'] or 'No cause stands in the log.'}{line}"
+    return f"Verdict: **{found['verdict']}**. {found['root_cause'] or 'No cause stands in the log.'}{line}."
+
+
+def shown_log() -> str:
+    """Markdown: the example, and what it means."""
+    return (
+        f"```\n{SAMPLE_LOG}```\n{read_log()} One rank's log cannot tell which of the two: compare the last number "
+        "(`SeqNum`) on every rank. Who is behind never came; if all have the same, look at the network."
+    )
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,8 @@ class Missing:
         what = f"it counts: {counted[1]} of {counted[2]} came" if counted else "it does not say who is missing"
         return (
             f"One rank of two met nobody. After {self.patience_s:g} s it was told: “{self.told}” So {what}. The usual "
-            "patience is 10 or 30 minutes, on as many machines as you have: set a short `timeout` until the job runs."
+            "patience is 10 or 30 minutes, on as many machines as you have: until the job runs, set a short one, "
+            "`init_process_group(timeout=timedelta(seconds=60))`."
         )
 
 

@@ -24,8 +24,9 @@ def measure(steps: int) -> dict[str, Any]:
     """Time ``steps`` steps without messages and as many with DDP, the same images on every rank.
 
     Returns:
-        ``alone``: (forward, rest) seconds of each step; ``step_s``: of each step with messages; ``sent_bytes`` in one
-        of them; ``message_bytes``: of all gradients.
+        ``alone``: (forward, rest) seconds of each step; ``step_s``: of each step with messages; ``processor_s``: in
+        which this rank's threads computed meanwhile; ``sent_bytes`` in one of them; ``message_bytes``: of all
+        gradients.
     """
     with ranks.joined(time_limit_s=60.0) as (rank, _):
         with seeds.preserved():
@@ -37,18 +38,20 @@ def measure(steps: int) -> dict[str, Any]:
         slow_wire.attach(ddp, wait)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
         with slow_wire.slowed(wait):
-            alone, together, sent = [], [], []
+            alone, together, processor_s, sent = [], [], [], []
             for _ in range(_WARM_UP + steps):  # in turns: how busy the machine is changes from second to second
                 alone.append(_step(model, optimizer, images, labels))
                 dist.barrier()
-                before = counts.sent_bytes()
+                before, began_s = counts.sent_bytes(), time.process_time()
                 together.append(_step(ddp, optimizer, images, labels))
+                processor_s.append(time.process_time() - began_s)
                 after = counts.sent_bytes()
                 sent.append(None if before is None or after is None else after - before)
     message_bytes = 4 * counts.parameters(model)
     return {
         "alone": alone[_WARM_UP:],
         "step_s": [sum(one) for one in together[_WARM_UP:]],
+        "processor_s": processor_s[_WARM_UP:],
         "sent_bytes": sent[-1],
         "message_bytes": message_bytes,
     }

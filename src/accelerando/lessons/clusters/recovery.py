@@ -23,9 +23,11 @@ PLANS: dict[str, Plan] = {
     "bf16 compression": Plan(compression="bf16"),
     "PowerSGD, rank 4": Plan(compression="powersgd"),
     "accumulation of 4": Plan(accumulate=4),
+    "accumulation of 4, rate × 4": Plan(accumulate=4, learning_rate=4 * Plan().learning_rate),
+    "accumulation of 2, rate × 2": Plan(accumulate=2, learning_rate=2 * Plan().learning_rate),
     "local SGD, every 8": Plan(average_every=8),
 }
-SEEDS = {"smoke": (), "quick": (1, 2), "full": (1, 2, 3, 4, 5, 6)}
+SEEDS = {"smoke": (), "quick": (1, 2, 3), "full": (1, 2, 3, 4, 5, 6)}
 MARGIN = 0.01
 ASSUMED_BATCH_S = 0.002
 """Seconds of a batch in a prediction where none was measured."""
@@ -43,6 +45,7 @@ class Way:
         sent_bytes: By the system's counters; None where it does not tell.
         accuracy: Mean over runs.
         verdict: Of the paired test against `START`.
+        gains: How many times as fast as `START` with the same seed: the lowest and the highest run.
     """
 
     plan: Plan
@@ -52,6 +55,7 @@ class Way:
     sent_bytes: float | None = None
     accuracy: float | None = None
     verdict: stats.AccuracyVerdict | None = None
+    gains: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Recovery:
         """Markdown: bytes and seconds, predicted and measured, and the accuracy."""
         lines = [
             "| what is sent | bytes of a rank, predicted | counted | seconds, predicted | measured | times as fast "
-            "| accuracy | kept? |",
+            "(lowest to highest run) | accuracy | kept? |",
             "|---|---|---|---|---|---|---|---|",
         ]
         for name, way in self.ways.items():
@@ -99,17 +103,19 @@ class Recovery:
             kept = ""
             if way.verdict is not None:
                 kept = f"{way.verdict.verdict} ({', '.join(f'{100 * end:+.1f}' for end in way.verdict.interval)})"
+            runs = "" if way.gains is None or name == START else f" ({way.gains[0]:.1f} to {way.gains[1]:.1f})"
             lines.append(
                 f"| {name} | {size(way.predicted_bytes)} | {counted} | {measure.duration(way.predicted_s)} | "
-                f"{seconds} | {self.gain(name):.1f} | {accuracy} | {kept} |"
+                f"{seconds} | {self.gain(name):.1f}{runs} | {accuracy} | {kept} |"
             )
         return "\n".join(lines)
 
-    def rows(self) -> dict[str, tuple[float, float | None, float | None]]:
-        """Way -> times as fast, accuracy, and half the width of its interval, for the figure."""
+    def rows(self) -> dict[str, tuple[float, tuple[float, float] | None, float | None, float | None]]:
+        """Way -> times as fast, its range, accuracy, and half the width of its interval, for the figure."""
         return {
             name: (
                 self.gain(name),
+                way.gains,
                 way.accuracy,
                 None if way.verdict is None else (way.verdict.interval[1] - way.verdict.interval[0]) / 2,
             )
@@ -142,9 +148,19 @@ class Recovery:
             told += f"Accuracy lost: {', '.join(lost)}. "
         if open_:
             told += f"Not decided by {self.runs} runs of each: {', '.join(open_)}. "
+        told += f"Accumulation moved the accuracy by {self._accumulated()}. "
         if not self.is_enforced:
             told += "(The link was simulated: every message waited by itself.) "
         return told.strip()
+
+    def _accumulated(self) -> str:
+        first = self.ways[START].accuracy or 0.0
+        return ", ".join(
+            f"{100 * ((way.accuracy or 0.0) - first):+.1f} points ({name.removeprefix('accumulation ')}: "
+            f"{way.plan.steps} steps for {self.ways[START].plan.steps})"
+            for name, way in self.ways.items()
+            if way.plan.accumulate > 1
+        )
 
 
 def predict_ways(batch_s: float = ASSUMED_BATCH_S, megabits_per_s: float = MEGABITS_PER_S) -> dict[str, Way]:
@@ -177,13 +193,15 @@ def read_recovery(megabits_per_s: float, is_enforced: bool, values: Sequence[Map
         name: np.stack([np.asarray(run["predictions"]) == labels for run in runs])
         for name, runs in first["runs"].items()
     }
-    ways = {}
+    ways, start_s = {}, np.ones(1)
     for name, way in predict_ways(float(first["batch_s"]), megabits_per_s).items():
         seconds = np.max([[run["seconds"] for run in value["runs"][name]] for value in values], axis=0)
+        start_s = seconds if name == START else start_s
         sent = [run["sent_bytes"] for run in first["runs"][name]]
         verdict = None if name == START else stats.paired_non_inferiority(correct[START], correct[name], MARGIN)
         ways[name] = Way(
             way.plan, way.predicted_s, way.predicted_bytes, float(np.median(seconds)),
             None if None in sent else float(np.median(sent)), float(correct[name].mean()), verdict,
+            (float((start_s / seconds).min()), float((start_s / seconds).max())),
         )  # fmt: skip
     return Recovery(megabits_per_s, is_enforced, ways, runs=len(correct[START]))

@@ -59,6 +59,7 @@ class Stage:
         *,
         launcher: str | None = None,
         on: str | None = None,
+        fewest: int | None = None,
         on_line: OnLine | None = None,
     ) -> RanksResult:
         """Run a function of a module, one rank on each node.
@@ -68,6 +69,7 @@ class Stage:
             payload: Its arguments.
             launcher: One of `launchers`; None: the quickest.
             on: Nodes; None: all.
+            fewest: As for `cluster.Cluster.run`; needs a cluster.
             on_line: As for `ranks.run`.
 
         Raises:
@@ -76,7 +78,7 @@ class Stage:
         launcher = launcher or self.quickest
         if self.cluster is not None:
             return self.cluster.run(
-                target, payload=payload, launcher=launcher, on=on, on_line=on_line, time_limit_s=LIMIT_S
+                target, payload=payload, launcher=launcher, on=on, fewest=fewest, on_line=on_line, time_limit_s=LIMIT_S
             )
         count = NODES if on is None else len(on.split(","))
         return ranks.run(
