@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from accelerando import wire
+from accelerando.plain_errors import PlainError
 
 START_LIMIT_S = 120.0
 """Loading a target may import torch on a busy machine."""
@@ -30,7 +31,7 @@ _KEPT_BYTES = 8192
 _FAREWELL_S = 3.0
 
 
-class ExperimentFailed(RuntimeError):
+class ExperimentFailed(PlainError):
     """The experiment did not give a value; the message says why and shows the child's last lines."""
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from accelerando.plain_errors import PlainError
+
 SCHEMA = 2
 
 
@@ -42,7 +44,7 @@ class RanksResult:
     values: tuple[Any, ...]
 
 
-class RanksFailed(RuntimeError):
+class RanksFailed(PlainError):
     """Not every rank came to its end; ``result`` has the details."""
 
     def __init__(self, result: RanksResult) -> None:
