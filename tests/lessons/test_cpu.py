@@ -16,9 +16,11 @@ from accelerando.lessons import BUDGETS, cpu
 from accelerando.lessons.cpu import (
     blocking,
     extension,
+    halves,
     hardware,
     load,
     memory,
+    onednn,
     openmp,
     placement,
     roofline,
@@ -26,6 +28,7 @@ from accelerando.lessons.cpu import (
     simd,
     threads,
     turns,
+    ways,
 )
 from accelerando.rounds import RoundPoint
 from accelerando.workers import Experiment
@@ -80,8 +83,8 @@ def test_a_process_that_fails_is_named_and_the_others_go_on() -> None:
 @pytest.mark.parametrize(
     ("name", "architecture", "expected"),
     [
-        ("AVX512+AMX", "x86_64", ["SSE4.1", "AVX2", "best (AVX512+AMX)"]),
-        ("AVX2", "x86_64", ["SSE4.1", "best (AVX2)"]),
+        ("AVX512+AMX", "x86_64", ["lowest", "AVX2", "best (AVX512+AMX)"]),
+        ("AVX2", "x86_64", ["lowest", "best (AVX2)"]),
         ("SSE4.2", "x86_64", ["best (SSE4.2)"]),
         ("SVE2", "aarch64", ["portable", "best (SVE2)"]),
         ("NEON", "arm64", ["best (NEON)"]),
@@ -99,23 +102,26 @@ def test_every_level_sets_or_removes_the_same_variables() -> None:
 
 def simd_table(best: dict[str, float], halves: dict[str, float]) -> simd.SimdTable:
     """A table in which every kernel takes a second at the lowest level."""
-    names = ("SSE4.1", "AVX2", "best")
+    names = ("lowest", "AVX2", "best")
     rows = {kernel: {name: reading(1 / gain, 1.0) for name, gain in zip(names, (1.0, gain, gain), strict=True)}
             for kernel, gain in best.items()}  # fmt: skip
     rows |= {kind: {name: reading(seconds, 1.0) for name in names} for kind, seconds in halves.items()}
-    return simd.SimdTable(names, turns.Turns(rows))
+    named = {"fp32": "jit:wide", "bf16": "jit:bf16", "fp16": ""}
+    facts = {name: {"oneDNN": named if name == "best" else {"fp32": "jit:narrow"}} for name in names}
+    return simd.SimdTable(names, turns.Turns(rows, facts))
 
 
-GAINS = {simd.CONVOLUTION: 3.0, simd.ELEMENTWISE: 4.0, simd.TRIAD: 1.05, simd.PRODUCT: 1.0}
+GAINS = {simd.CONVOLUTION: 3.0, simd.GELU: 4.0, simd.MULTIPLY_ADD: 3.5, simd.TRIAD: 1.05, simd.PRODUCT: 1.0}
 HALVES = {"fp32": 1.0, "bf16": 0.5, "fp16": 6.0}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "**3.0 times** as fast as SSE4.1"),
+        ({}, "**3.0 times** as fast as at the lowest"),
         ({}, "it waits for memory"),
-        ({}, "does not hear either switch"),
+        ({}, "hears neither variable"),
+        ({}, "convolution 1.00, GELU, in cache 1.00, multiply-add, in cache 1.00"),
         ({simd.CONVOLUTION: 1.0}, "the belief survives"),
         ({simd.TRIAD: 3.5}, "cannot keep the memory busy"),
         ({simd.PRODUCT: 2.0}, "changes too"),
@@ -138,13 +144,42 @@ def test_the_simd_sentence_is_prepared_for_every_machine(changes: dict[str, floa
     ],
 )
 def test_the_half_sentence_sets_flags_beside_times(seconds: dict, flags: tuple, words: str) -> None:
-    assert words in simd.HalfPrecision(simd_table(GAINS, seconds), *flags).sentence()
+    assert words in halves.HalfPrecision(simd_table(GAINS, seconds), *flags).sentence()
 
 
 def test_only_a_processor_with_units_is_shown_what_it_would_be_without() -> None:
     table = simd_table(GAINS, HALVES)
-    assert "held at AVX2" in simd.HalfPrecision(table, True, False).sentence()
-    assert "held at" not in simd.HalfPrecision(table, False, False).sentence()
+    told = halves.HalfPrecision(table, True, False).sentence()
+    assert "held at AVX2" in told
+    assert "names no kernel for it either" in told
+    assert "held at" not in halves.HalfPrecision(table, False, False).sentence()
+
+
+def test_the_half_sentence_names_the_kernels_that_ran() -> None:
+    told = halves.HalfPrecision(simd_table(GAINS, HALVES), True, False).sentence()
+    assert "`jit:wide` for fp32 and `jit:bf16` for bf16" in told
+    assert "For fp16 it names none" in told
+    silent = simd.SimdTable(("lowest", "best"), turns.Turns(simd_table(GAINS, HALVES).turns.readings))
+    assert "names" not in halves.HalfPrecision(silent, False, False).sentence()
+
+
+def test_a_kernel_is_read_from_what_onednn_prints() -> None:
+    lines = (
+        "onednn_verbose,v1,info,cpu,runtime:OpenMP\n"
+        "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:blk,undef,src:f32,,2x32x14x14,0.03\n"
+        "onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,forward_training,src:f32,,mb2,0.09\n"
+    )
+    assert onednn.read_kernel(lines, "convolution") == "jit:avx2"
+    assert onednn.read_kernel(lines, "eltwise") == ""
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch was built without oneDNN")
+def test_onednn_names_what_it_ran_and_the_output_comes_back(capfd: pytest.CaptureFixture[str]) -> None:
+    images, filters = torch.rand(2, 32, 14, 14), torch.rand(32, 32, 3, 3)
+    assert onednn.name_kernels(lambda: torch.conv2d(images, filters), "convolution")
+    assert onednn.name_kernels(lambda: images.add(1.0), "convolution") == ""
+    os.write(1, b"heard\n")
+    assert capfd.readouterr().out == "heard\n"
 
 
 def test_smoke_starts_no_process_and_says_so() -> None:
@@ -179,7 +214,16 @@ def test_steps_of_the_staircase_leave_out_sizes_near_an_edge() -> None:
     rates = (100e9, 100e9, 1.0, 50e9, 50e9, 1.0, 10e9)
     stairs = memory.Staircase(sizes, rates, {"L1d": 2**15, "L2": 2**20})
     assert stairs.steps() == {"L1d": 100e9, "L2": 50e9, "memory": 10e9}
-    assert "**10.0 times**" in stairs.sentence()
+    assert "**10 times**" in stairs.sentence()
+    assert stairs.at(2**15) == 1.0
+    assert stairs.at(2**30) == 10e9
+
+
+def test_memory_begins_several_times_beyond_the_largest_cache() -> None:
+    stairs = memory.Staircase((2**13, 2**21, 2**22, 2**23), (9e9, 3e9, 2e9, 1e9), {"L1d": 2**15, "L2": 2**20})
+    assert stairs.steps()["memory"] == 1e9
+    short = memory.Staircase((2**13, 2**21, 2**22), (9e9, 3e9, 2e9), {"L1d": 2**15, "L2": 2**20})
+    assert short.steps()["memory"] == 3e9
 
 
 def test_the_staircase_says_where_there_is_no_step() -> None:
@@ -204,10 +248,14 @@ def test_the_predicted_gain_of_blocks_counts_passes_over_memory() -> None:
 
 
 def test_the_block_sentence_tells_gain_and_cost() -> None:
-    curve = blocking.BlockCurve((point(2**23, 1.0), point(2**16, 0.25), point(2**10, 1.0)), 4.2, {})
+    curve = blocking.BlockCurve((point(2**23, 1.0), point(2**16, 0.25), point(2**10, 1.0)), 10e9, 100e9)
+    assert curve.predicted == pytest.approx(8 / 1.7)
     assert "blocks of 256 KiB: **4.0 times**" in curve.sentence()
+    assert "from the whole, predict 4.7." in curve.sentence()
+    assert "was not counted" in curve.sentence()
+    assert "was not counted" not in replace(curve, block_bytes_per_s=60e9).sentence()
     assert "Blocks of 4 KiB reach only 1.00 times" in curve.sentence()
-    flat = blocking.BlockCurve((point(2**23, 1.0), point(2**16, 0.98)), 4.2, {})
+    flat = blocking.BlockCurve((point(2**23, 1.0), point(2**16, 0.98)), 10e9, 100e9)
     assert "Blocks gain nothing" in flat.sentence()
 
 
@@ -240,6 +288,7 @@ def test_a_kernel_lies_under_the_roof_that_its_intensity_gives_it() -> None:
         assert place.predicted_flops_per_s == pytest.approx(roof)
         assert place.flops_per_s <= found.peak_flops_per_s
     assert found.table().count("\n") == 1 + len(found.points)
+    assert found.fastest
 
 
 def test_counted_operations_are_those_that_torch_counts() -> None:
@@ -259,10 +308,11 @@ def test_the_roofline_sentence_names_what_lies_above_and_far_below() -> None:
         roofline.RoofPoint("slow", 50.0, 10e9, 100e9),
         roofline.RoofPoint("good", 50.0, 95e9, 100e9),
     )
-    found = roofline.Roofline(100e9, 10e9, points, 2).sentence()
+    found = roofline.Roofline(100e9, 10e9, points, 2, "good").sentence()
+    assert "the fastest kernel, good, makes the flat roof: 100 GFLOP/s" in found
     assert "meet at 10 operations per byte: 1 of these 3" in found
     assert "Above the roof: add." in found
-    assert "slow, at 10%" in found
+    assert "slow (10%)" in found
 
 
 # -- threads ----------------------------------------------------------------------------------------------------------
@@ -285,6 +335,14 @@ def test_the_oversubscription_sentence_is_prepared_for_every_machine(three: floa
 def test_oversubscription_runs_in_miniature() -> None:
     found = cpu.measure_oversubscription(SMOKE, 1)
     assert [p.key for p in found.points] == [1, 2, 4]
+    assert set(found.sleeps) == {1, 2}
+
+
+def test_a_crowd_is_set_beside_its_pieces_on_paper_and_its_sleeps() -> None:
+    found = threads.Oversubscription((point(1, 1.0), point(2, 0.5), point(3, 1.0)), 2, 64, {2: 1.0, 3: 270.0})
+    assert "3 equal pieces on 2 core(s) are two rounds instead of one, each a little shorter: 1.33" in found.sentence()
+    assert "goes to sleep 1 times with 2 of them, 270 with 3" in found.sentence()
+    assert "sleep" not in replace(found, sleeps={}).sentence()
 
 
 def test_a_variable_set_after_import_is_not_heard_and_nothing_is_left_behind() -> None:
@@ -333,10 +391,23 @@ def test_the_setting_that_bears_a_neighbour_best_is_named() -> None:
     assert "2.0 times as long with libgomp; fastest is then *libgomp, passive*, **4.0 times**" in table.sentence()
 
 
+def test_the_waits_beside_the_neighbour_are_told_per_step() -> None:
+    table = openmp_table({"libgomp": 1.0, "libgomp, pinned": 1.0})
+    assert "scheduler" not in table.sentence()
+    counted = {"libgomp": {openmp.NEIGHBOUR: {"steps": 10, "waited_s": 18.0, "slices": 6000}}}
+    told = replace(table, turns=replace(table.turns, facts=counted)).sentence()
+    assert "a core 600 times and had waited 3.0 ms for it each time, 1,800 ms together" in told
+    assert "1.00 times as fast alone, and 1.00 times beside the neighbour" in told
+    assert table.table().count("\n") == 3
+
+
 def test_every_second_call_beside_a_neighbour_leaves_the_pieces_out() -> None:
     run = openmp.prepare(0.0005, has_neighbour=True)
     both = {openmp.STEP, openmp.PIECES}
-    assert [set(run()["seconds"]) for _ in range(3)] == [both, {openmp.STEP}, both]
+    calls = [run() for _ in range(3)]
+    assert [set(call["seconds"]) for call in calls] == [both, {openmp.STEP}, both]
+    counted = calls[2]["facts"][openmp.NEIGHBOUR]
+    assert counted["steps"] > 0 if sys.platform == "linux" else counted["slices"] == 0
     assert set(openmp.prepare(0.0005)()["seconds"]) == {openmp.STEP, openmp.PIECES}
 
 
@@ -415,7 +486,9 @@ def states(steal: float | None, throttled: bool | None, count: int) -> tuple[noi
         ((100e9,) * 6, (0.0, None), "No counter of throttling"),
         ((100e9, 100e9, 90e9, 80e9, 70e9, 70e9), (0.0, False), "**70%** of the first"),
         ((100e9,) * 6, (0.25, True), "stole up to 25.0%"),
-        ((100e9,) * 6, (0.0, True), "counted in 6 of 6"),
+        ((100e9,) * 6, (0.0, True), "quota was counted in 6 of 6"),
+        ((100e9,) * 6, (0.0, False), "3,000 MHz in every slice"),
+        ((100e9,) * 5 + (70e9,), (0.0, False), "its cause is not seen"),
         ((100e9,) * 6, (None, None), "not counted on this system"),
     ],
 )
@@ -430,6 +503,14 @@ def test_full_load_is_watched_in_slices() -> None:
     assert len(found.flops_per_s) == len(found.states) == 3
 
 
+def test_a_dip_that_something_explains_is_not_called_unexplained() -> None:
+    rates = (100e9,) * 5 + (70e9,)
+    assert "not seen" not in load.LoadWatch(rates, states(0.2, False, 6), 0.5).sentence()
+    assert "not seen" not in load.LoadWatch(rates, states(0.0, True, 6), 0.5).sentence()
+    heat = load.LoadWatch(rates, states(0.0, True, 6), 0.5, ("heat", "quota")).sentence()
+    assert "for heat, the control group's quota included, was counted in 6 of 6" in heat
+
+
 def extension_turns(ipex_s: float | None) -> turns.Turns:
     """Six rounds, of which one met a slow minute: within a round the ratios are what they are."""
     minutes = (1.0, 1.0, 5.0, 1.0, 1.0, 1.0)
@@ -437,22 +518,22 @@ def extension_turns(ipex_s: float | None) -> turns.Turns:
     samples = {"stock": [{name: seconds * slow for name, seconds in stock.items()} for slow in minutes]}
     facts = {"stock": {"losses": {"as it comes": 2.0, "channels last": 2.002}}}
     if ipex_s is not None:
-        samples["ipex"] = [{f"train: {extension.IPEX}": ipex_s * slow} for slow in minutes]
-        facts["ipex"] = {"losses": {extension.IPEX: 2.0}, "version": "2.8.0"}
+        samples["ipex"] = [{f"train: {ways.IPEX}": ipex_s * slow} for slow in minutes]
+        facts["ipex"] = {"losses": {ways.IPEX: 2.0}, "version": "2.8.0"}
     return turns.Turns(turns.summarise(samples), facts, {}, samples)
 
 
 @pytest.mark.parametrize(
     ("ipex_s", "words"),
     [
-        (0.5, "still something in it"),
-        (0.8, "within a twentieth"),
+        (0.5, "is **1.60 times** as fast (95 % interval 1.60 to 1.60): on this processor there was still"),
+        (0.8, "no difference can be told"),
         (1.2, "nothing is lost by moving"),
         (None, "stock way"),
     ],
 )
 def test_the_extension_sentence_is_prepared_for_every_outcome(ipex_s: float | None, words: str) -> None:
-    table = extension.tabulate(extension_turns(ipex_s), "IPEX is not installed." if ipex_s is None else "")
+    table = ways.tabulate(extension_turns(ipex_s), "IPEX is not installed." if ipex_s is None else "")
     assert words in table.sentence()
     assert table.loss_gap == pytest.approx(0.001)
     assert table.training[1].ratio == pytest.approx(1.25)
@@ -490,12 +571,12 @@ def test_the_passport_has_a_line_for_everything() -> None:
 def test_integrated_gpus_and_arm_are_told_from_what_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
     here = machine.probe()
     monkeypatch.setattr(hardware, "shared_memory_device", lambda: None)
-    assert "None is listed" in cpu.measure_neighbours(SMOKE, replace(here, gpus=()))
+    assert "None is listed" in cpu.measure_other_processors(SMOKE, replace(here, gpus=()))
     intel = machine.Gpu("Intel", "UHD", None, "i915", True)
-    assert "Intel UHD (integrated) is listed" in cpu.measure_neighbours(SMOKE, replace(here, gpus=(intel,)))
+    assert "Intel UHD (integrated) is listed" in cpu.measure_other_processors(SMOKE, replace(here, gpus=(intel,)))
     arm = replace(here, architecture="aarch64", simd="NEON", has_bf16=False)
-    assert "no bf16 units" in cpu.measure_neighbours(SMOKE, arm)
-    assert "with SVE2 and bf16 units" in cpu.measure_neighbours(SMOKE, replace(arm, simd="SVE2", has_bf16=True))
+    assert "no bf16 units" in cpu.measure_other_processors(SMOKE, arm)
+    assert "with SVE2 and bf16 units" in cpu.measure_other_processors(SMOKE, replace(arm, simd="SVE2", has_bf16=True))
 
 
 @pytest.mark.parametrize(

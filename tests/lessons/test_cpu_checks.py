@@ -100,10 +100,10 @@ def test_no_mistake_slips_through_for_any_seed(question: str) -> None:
         ("cpu.choose_cpus", "first ids", "some share one while others are idle"),
         ("cpu.choose_cpus", "dealt out", "spread over"),
         ("cpu.choose_cpus", "start again", "chosen twice"),
-        ("cpu.begin_worker", "as it was found", "parallel work had started"),
+        ("cpu.begin_worker", "as it was found", "work had started"),
         ("cpu.begin_worker", "still takes all", "16 together"),
         ("cpu.begin_worker", "mended by a call", "When does it look?"),
-        ("cpu.begin_worker", "still comes before", "first parallel work"),
+        ("cpu.begin_worker", "still comes before", "first work"),
         ("cpu.begin_worker", "wants text", "str expected"),
     ],
 )
@@ -112,6 +112,13 @@ def test_the_message_is_about_the_mistake(question: str, mistake: str, words: st
     result = judge(question, submission(wrong.code), 3)
     assert not isinstance(result, SpeedTask)
     assert words in result.message
+
+
+def test_a_flat_result_is_asked_for_its_shape() -> None:
+    code = ALTERNATIVES["cpu.in_blocks"][0].replace(".reshape(values.shape)", "")
+    result = judge("cpu.in_blocks", submission(code), 3)
+    assert not isinstance(result, SpeedTask)
+    assert "What shape were the numbers given in?" in result.message
 
 
 def test_the_example_of_the_roofline_is_what_the_question_says() -> None:

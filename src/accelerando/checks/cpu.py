@@ -124,6 +124,8 @@ def in_blocks(sub: Submission, rng: np.random.Generator) -> None:
         values = torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
         chosen = [names[place] for place in rng.integers(len(names), size=int(rng.integers(2, 6)))]
         block = int(rng.integers(7, 60)) if values.numel() > 64 else 64
+        if values.numel() > 64 and values.numel() % block == 0:
+            block += 1  # so that the last block is a smaller one
         cases.append({"values": values, "operations": chosen, "block": block})
     found = sub.probe("cpu.in_blocks", cases=cases)
     if not isinstance(found, list) or len(found) != len(cases):
@@ -146,7 +148,9 @@ def _judge_blocks(case: Mapping[str, Any], report: Mapping[str, Any]) -> None:
     result = report.get("result")
     if getattr(result, "shape", None) != expected.shape:
         shape = tuple(getattr(result, "shape", ()))
-        raise Wrong(f"{kind}, the result has shape {shape}, not {tuple(values.shape)}. What became of the last block?")
+        is_flat = getattr(result, "numel", lambda: -1)() == expected.numel()
+        question = "What shape were the numbers given in?" if is_flat else "What became of the last block?"
+        raise Wrong(f"{kind}, the result has shape {shape}, not {tuple(values.shape)}. {question}")
     if getattr(result, "dtype", None) != expected.dtype or not expected.allclose(result, rtol=1e-4, atol=1e-5):
         raise Wrong(
             f"{kind}, the values are not those of the whole array at once. Does every number meet every operation?"

@@ -3,29 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from accelerando import costs
 from accelerando.figures import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, Picture, draw
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from accelerando.rounds import RoundPoint
 
 RoofRow = tuple[str, float, float]
 """A kernel: name, operations per byte, operations per second."""
 
 
-def grouped_ratios(groups: Mapping[str, Mapping[str, float]], title: str, xlabel: str) -> Picture:
+class Measured(Protocol):
+    """A ratio with its interval, as the lessons' readings have it."""
+
+    @property
+    def ratio(self) -> float:
+        """Times as fast."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Lower and upper end; (0, inf) when there were too few rounds for one."""
+
+
+class NamedMeasured(Measured, Protocol):
+    """The same with a name."""
+
+    @property
+    def name(self) -> str:
+        """A few words."""
+
+
+def _bars(axes: Axes, places: Sequence[float], bars: Sequence[Measured], height: float, **style: Any) -> None:
+    """Horizontal bars, each with its number, and with its interval as a thin line where there is one."""
+    ends = [bar.interval if bar.interval[1] < 1e9 else (bar.ratio, bar.ratio) for bar in bars]
+    spread = [
+        [max(0.0, bar.ratio - low) for bar, (low, _) in zip(bars, ends, strict=True)],
+        [max(0.0, high - bar.ratio) for bar, (_, high) in zip(bars, ends, strict=True)],
+    ]
+    lines = {"linewidth": 1, "capsize": 2, "ecolor": INK}
+    drawn = axes.barh(places, [bar.ratio for bar in bars], height, xerr=spread, error_kw=lines, **style)
+    axes.bar_label(drawn, labels=[f" {bar.ratio:.2f}" for bar in bars], fontsize=8)
+
+
+def grouped_ratios(groups: Mapping[str, Mapping[str, Measured]], title: str, xlabel: str) -> Picture:
     """Bars in groups: how many times as fast each setting is, the first setting of a group being 1.
 
     Args:
-        groups: Group -> setting -> ratio; the settings in the same order everywhere.
+        groups: Group -> setting -> reading; the settings in the same order everywhere.
         title: What is shown.
         xlabel: What the ratio is.
     """
     settings = list(dict.fromkeys(name for group in groups.values() for name in group))
     said = "; ".join(
-        f"{group}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in bars.items())
+        f"{group}: " + ", ".join(f"{name} {reading.ratio:.2f}" for name, reading in bars.items())
         for group, bars in groups.items()
     )
     height = 0.8 / max(1, len(settings))
@@ -34,8 +68,7 @@ def grouped_ratios(groups: Mapping[str, Mapping[str, float]], title: str, xlabel
         for number, (colour, name) in enumerate(zip(CYCLE, settings, strict=False)):
             rows = [(place, bars[name]) for place, bars in enumerate(reversed(list(groups.values()))) if name in bars]
             middles = [place + 0.4 - (number + 0.5) * height for place, _ in rows]
-            bars = axes.barh(middles, [ratio for _, ratio in rows], height * 0.9, color=colour, label=name)
-            axes.bar_label(bars, fmt=" %.2f", fontsize=8)
+            _bars(axes, middles, [reading for _, reading in rows], height * 0.9, color=colour, label=name)
         axes.axvline(1.0, color=INK, linewidth=1)
         axes.set_yticks(range(len(groups)), labels=list(groups)[::-1])
         axes.set(title=title, xlabel=xlabel)
@@ -166,25 +199,22 @@ def load(
     return sheet.picture
 
 
-def ways(groups: Mapping[str, Mapping[str, float]], title: str) -> Picture:
+def ways(groups: Mapping[str, Sequence[NamedMeasured]], title: str) -> Picture:
     """Ways to do two things, each compared to the first way of its panel.
 
     Args:
-        groups: Panel -> way -> times as fast.
+        groups: Panel -> ways, with the name of each.
         title: What is shown.
     """
     said = "; ".join(
-        f"{panel}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in bars.items())
-        for panel, bars in groups.items()
+        f"{panel}: " + ", ".join(f"{bar.name} {bar.ratio:.2f}" for bar in bars) for panel, bars in groups.items()
     )
     rows = max((len(bars) for bars in groups.values()), default=1)
     with draw(f"{title}. {said}", panels=max(1, len(groups)), width=8.6, height=1.0 + 0.34 * rows) as sheet:
         for axes, (panel, bars) in zip(sheet.axes, groups.items(), strict=False):
-            colours = [GREEN if "ipex" in name else BLUE for name in bars]
-            drawn = axes.barh(range(len(bars)), list(bars.values()), color=colours, height=0.6)
-            axes.bar_label(drawn, fmt=" %.2f", fontsize=8)
+            _bars(axes, range(len(bars)), bars, 0.6, color=[GREEN if "ipex" in bar.name else BLUE for bar in bars])
             axes.axvline(1.0, color=INK, linewidth=1)
-            axes.set_yticks(range(len(bars)), labels=list(bars))
+            axes.set_yticks(range(len(bars)), labels=[bar.name for bar in bars])
             axes.invert_yaxis()
             axes.margins(x=0.18)
             axes.set(title=panel, xlabel="times as fast as it comes")

@@ -88,15 +88,15 @@ class Library:
         return self.threads
 
     def set_num_interop_threads(self, count: int) -> None:
-        """Before the first parallel work, like torch's."""
+        """Before the first work: stricter than torch's, which refuses once operators have run side by side."""
         if self.products:
             self.was_refused = True
-            raise RuntimeError("cannot set number of interop threads after parallel work has started")
+            raise RuntimeError("cannot set number of interop threads after work has started")
         _check_count("set_num_interop_threads", count)
         self.interop = count
 
     def multiply(self) -> None:
-        """The first parallel work."""
+        """The first work."""
         self.products += 1
 
 
@@ -131,7 +131,7 @@ def _begin(function: Callable[..., Any], processes: int, cores: int, inherited: 
     except RuntimeError:
         if loaded and loaded[-1].was_refused:
             raise Wrong(
-                "The library refused `set_num_interop_threads`: parallel work had started. What was its first parallel "
+                "The library refused `set_num_interop_threads`: work had started. What was its first "
                 "work? See *Set too late* in the lesson."
             ) from None
         raise

@@ -35,6 +35,14 @@ class CpuTimes:
 
 
 @dataclass(frozen=True)
+class CoreWaits:
+    """How often all threads of a process got a core since they began, and how long they were ready and had none."""
+
+    waited_s: float
+    slices: int
+
+
+@dataclass(frozen=True)
 class GraphicsCard:
     """A graphics card as the kernel lists it; None where it does not say."""
 
@@ -195,18 +203,36 @@ def descendants_ticks(root: Path, process: str = "self") -> int:
 
 def throttle_events(root: Path) -> int | None:
     """Return how often CPUs were slowed for heat or by their control group's quota; None if nothing counts it."""
-    counts = [
+    counts = throttle_counts(root)
+    return sum(counts.values()) if counts else None
+
+
+def throttle_counts(root: Path) -> dict[str, int]:
+    """Return how often CPUs were slowed: for "heat", for the "quota" of their control group; only what is counted."""
+    found = {}
+    heat = [
         count
         for cpu in _cpu_folders(root)
         for path in (cpu / "thermal_throttle").glob("*_throttle_count")
         if (count := read_int(path)) is not None
     ]
+    if heat:
+        found["heat"] = sum(heat)
     for _, folder in _cgroup_folders(root, "cpu"):
         match = re.search(r"^nr_throttled (\d+)", read_text(folder / "cpu.stat") or "", re.M)
         if match:
-            counts.append(int(match.group(1)))
+            found["quota"] = int(match.group(1))
             break
-    return sum(counts) if counts else None
+    return found
+
+
+def core_waits(root: Path) -> CoreWaits | None:
+    """Return what the scheduler counts for this process's threads; None where it counts nothing."""
+    rows = [read_text(path) or "" for path in (root / "proc/self/task").glob("*/schedstat")]
+    counts = [tuple(map(int, row.split())) for row in rows if re.fullmatch(r"\d+ \d+ \d+", row)]
+    if not counts:
+        return None
+    return CoreWaits(sum(row[1] for row in counts) / 1e9, sum(row[2] for row in counts))
 
 
 def frequency_mhz(root: Path) -> float | None:

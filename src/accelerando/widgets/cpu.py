@@ -90,7 +90,7 @@ def roofline_explorer(
     import ipywidgets as ipw
 
     kind = ipw.Dropdown(options=KINDS, value=KINDS[0], description="kernel")
-    size = ipw.SelectionSlider(options=[2**power for power in range(13)], value=64, description="n")
+    size = ipw.SelectionSlider(options=[2**power for power in range(13)], value=8, description="n")
     number = ipw.Dropdown(options=[("float32: 4 bytes", 4), ("half: 2 bytes", 2)], value=4, description="numbers")
     factors = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
     faster = ipw.SelectionSlider(options=factors, value=1.0, description="arithmetic ×")

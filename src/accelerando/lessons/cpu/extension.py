@@ -6,13 +6,13 @@ IPEX overrides operators of the whole process it is imported into, so it is neve
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from accelerando import datasets, models, seeds, training
 from accelerando.lessons import Budget
-from accelerando.lessons.cpu.turns import Turns, measure_in_turns, time_once
+from accelerando.lessons.cpu.turns import measure_in_turns, time_once
+from accelerando.lessons.cpu.ways import IPEX, IPEX_TRACED, STEPS_COMPARED, ExtensionTable, tabulate
 from accelerando.recipes import Recipe
 from accelerando.workers import Experiment
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 PREPARE_STOCK = "accelerando.lessons.cpu.extension:prepare_stock"
 PREPARE_IPEX = "accelerando.lessons.cpu.extension:prepare_ipex"
 RECIPE = Recipe(batch_size=64, optimizer="adam", learning_rate=0.001, schedule="constant", test_images=10)
+_OPTIMIZER = "+ fused optimizer"
 TRAINING = {
     "as it comes": {"optimizer_kind": "for_loop"},
     "channels last": {"optimizer_kind": "for_loop", "layout": "channels_last"},
-    "+ fused optimizer": {"optimizer_kind": "fused", "layout": "channels_last"},
+    _OPTIMIZER: {"optimizer_kind": "fused", "layout": "channels_last"},
 }
 COMPILED = "+ torch.compile"
-IPEX = "ipex.optimize"
-_STEPS_COMPARED = 5
 
 
 def optimize(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -56,12 +55,12 @@ def prepare_stock(sample_s: float, with_compile: bool) -> Callable[[], dict[str,
     data = datasets.synthetic(256, 10)
     recipes = {name: RECIPE.changed(**fields) for name, fields in TRAINING.items()}
     if with_compile:
-        recipes[COMPILED] = recipes["+ fused optimizer"].changed(compile=True)
+        recipes[COMPILED] = recipes[_OPTIMIZER].changed(compile=True)
     kernels: dict[str, Callable[[], object]] = {}
     losses = {}
     for name, recipe in recipes.items():
         step = training.stepper(recipe, data)
-        losses[name] = [step() for _ in range(_STEPS_COMPARED)][-1]
+        losses[name] = [step() for _ in range(STEPS_COMPARED)][-1]
         kernels[f"train: {name}"] = step
     model, images = _answering()
     kernels["answer: as it comes"] = _without_gradients(model, images)
@@ -69,6 +68,9 @@ def prepare_stock(sample_s: float, with_compile: bool) -> Callable[[], dict[str,
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     kernels["answer: channels last"] = _without_gradients(model, last)
     kernels["answer: oneDNN fusion"] = _without_gradients(_fused_by_onednn(model, last), last)
+    if with_compile:
+        kernels["answer: torch.compile"] = _without_gradients(torch.compile(model), last)
+        kernels["answer: torch.compile"]()
     return lambda: {"seconds": time_once(kernels, sample_s), "facts": {"losses": losses}}
 
 
@@ -77,6 +79,13 @@ def _fused_by_onednn(model: nn.Module, images: torch.Tensor) -> Callable[[torch.
     import torch
 
     torch.jit.enable_onednn_fusion(True)
+    return _traced(model, images)
+
+
+def _traced(model: nn.Module, images: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Turn a model into a frozen graph, which whoever fuses graphs then fuses."""
+    import torch
+
     with torch.no_grad():
         frozen = torch.jit.freeze(torch.jit.trace(model, images))
         for _ in range(3):  # the first calls look at the shapes, then the graph is fused
@@ -95,13 +104,14 @@ def prepare_ipex(sample_s: float) -> Callable[[], dict[str, Any]]:
     import torch
 
     step = training.stepper(RECIPE.changed(layout="channels_last"), datasets.synthetic(256, 10), prepare=optimize)
-    loss = [step() for _ in range(_STEPS_COMPARED)][-1]
+    loss = [step() for _ in range(STEPS_COMPARED)][-1]
     model, images = _answering()
     images = images.contiguous(memory_format=torch.channels_last)
     optimized = ipex.optimize(model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
     kernels: dict[str, Callable[[], object]] = {
         f"train: {IPEX}": step,
         f"answer: {IPEX}": _without_gradients(optimized, images),
+        f"answer: {IPEX_TRACED}": _without_gradients(_traced(optimized, images), images),
     }
     facts = {"losses": {IPEX: loss}, "version": str(ipex.__version__)}
     return lambda: {"seconds": time_once(kernels, sample_s), "facts": facts}
@@ -124,68 +134,6 @@ def _without_gradients(model: Callable[..., Any], images: torch.Tensor) -> Calla
             return model(images)
 
     return run
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to train or to answer.
-
-    Args:
-        name: A few words.
-        median_s: Seconds per batch.
-        ratio: Times as fast as stock PyTorch as it comes, within rounds.
-        interval: 95 % interval for the ratio; (0, inf) with fewer than six rounds.
-    """
-
-    name: str
-    median_s: float
-    ratio: float
-    interval: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class ExtensionTable:
-    """Stock PyTorch and IPEX, training and answering.
-
-    Args:
-        training: Ways to train, stock first.
-        answering: Ways to answer.
-        loss_gap: Largest relative difference between the losses after a few steps, over all ways to train.
-        version: Of IPEX; None when it gave no time.
-        why_not: Why IPEX, or torch.compile, is left out; empty when both are there.
-    """
-
-    training: tuple[Way, ...] = ()
-    answering: tuple[Way, ...] = ()
-    loss_gap: float = 0.0
-    version: str | None = None
-    why_not: str = ""
-
-    def sentence(self) -> str:
-        """What this run showed."""
-        if not self.training:
-            return self.why_not
-        stock = [way for way in self.training if way.name != IPEX]
-        best = max(stock, key=lambda way: way.ratio)
-        parts = [f"Training: the best stock way is *{best.name}*, {best.ratio:.2f} times as fast as it comes."]
-        own = next((way for way in self.training if way.name == IPEX), None)
-        if own is not None:
-            against = own.ratio / best.ratio
-            judged = (
-                f"{against:.2f} times the best stock way: on this processor there was still something in it"
-                if against > 1.05
-                else f"{against:.2f} times the best stock way: nothing is lost by moving"
-                if against < 0.95
-                else "as fast as the best stock way, within a twentieth"
-            )
-            parts.append(f"IPEX {self.version} reaches {own.ratio:.2f}, {judged}.")
-        if self.answering:
-            told = ", ".join(f"*{way.name}* {way.ratio:.2f}" for way in self.answering[1:])
-            parts.append(f"Answering, times as fast as it comes: {told}.")
-        parts.append(f"After {_STEPS_COMPARED} steps the losses of all ways agree to {self.loss_gap:.1g}.")
-        if self.why_not:
-            parts.append(self.why_not)
-        return " ".join(parts)
 
 
 def why_no_ipex() -> str:
@@ -225,24 +173,3 @@ def measure_extension(budget: Budget, *, has_compiler: bool) -> ExtensionTable:
     if not has_compiler:
         reasons.append("torch.compile is left out: there is no C++ compiler here.")
     return tabulate(turns, " ".join(reasons))
-
-
-def tabulate(turns: Turns, why_not: str = "") -> ExtensionTable:
-    """Turn what two processes measured into ways, each compared to stock PyTorch as it comes."""
-    losses: dict[str, float] = {}
-    for facts in turns.facts.values():
-        losses |= facts["losses"]
-    first = losses["as it comes"]
-    gap = max(abs(loss / first - 1) for loss in losses.values())
-    version = turns.facts.get("ipex", {}).get("version")
-    return ExtensionTable(_ways(turns, "train"), _ways(turns, "answer"), gap, version, why_not)
-
-
-def _ways(turns: Turns, task: str) -> tuple[Way, ...]:
-    kernels = [(setting, name) for setting, rows in turns.samples.items() for name in rows[0]]
-    ways = [(setting, name) for setting, name in kernels if name.startswith(f"{task}: ")]
-    return tuple(
-        Way(name.partition(": ")[2], reading.median_s, reading.ratio, reading.interval)
-        for setting, name in ways
-        if (reading := turns.compare(("stock", f"{task}: as it comes"), (setting, name)))
-    )

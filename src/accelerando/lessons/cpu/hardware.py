@@ -58,7 +58,7 @@ def _gpu(gpu: Any) -> str:
     return f"{gpu.vendor} {gpu.name or 'graphics'} ({kind})"
 
 
-def measure_neighbours(budget: Budget, here: Machine) -> str:
+def measure_other_processors(budget: Budget, here: Machine) -> str:
     """Say what computes beside the processor here, and measure it when PyTorch can use it.
 
     Args:
@@ -89,9 +89,10 @@ def _integrated(budget: Budget, here: Machine) -> str:
     listed = [gpu for gpu in here.gpus if gpu.is_integrated is not False]
     if not listed:
         return (
-            "None is listed on this machine. Where there is one, it shares the processor's memory: nothing has to be "
-            "copied, and it has no more bandwidth than the processor has. Apple's answers to PyTorch as `mps`, Intel's "
-            "as `xpu` with the wheels for it; AMD's is not supported by the usual ROCm wheels."
+            "None is listed on this machine. Where there is one, it shares the processor's memory: no bus lies in "
+            "between, but `tensor.to(device)` still copies, and both draw on the same bandwidth. Apple's answers to "
+            "PyTorch as `mps`, Intel's as `xpu` with the wheels for it; AMD's is not supported by the usual ROCm "
+            "wheels."
         )
     names = ", ".join(_gpu(gpu) for gpu in listed)
     return (

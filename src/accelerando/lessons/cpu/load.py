@@ -5,12 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from accelerando import measure, seeds
 from accelerando.lessons import Budget
 from accelerando.noise import MachineState
+from accelerando.readers import linux
 
-SECONDS = {"smoke": 0.6, "quick": 15.0, "full": 60.0}
+SECONDS = {"smoke": 0.6, "quick": 30.0, "full": 60.0}
 _SLICE_S = 0.5
 
 
@@ -22,11 +24,13 @@ class LoadWatch:
         flops_per_s: Of each slice, all cores.
         states: Of the machine during each slice.
         slice_s: Seconds of one.
+        counters: What is counted of throttling here: "heat", "quota" of the control group, both or nothing.
     """
 
     flops_per_s: tuple[float, ...]
     states: tuple[MachineState, ...]
     slice_s: float
+    counters: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -53,7 +57,17 @@ class LoadWatch:
         else:
             heat = f" The last third ran at {self.kept:.0%} of the first: no slowing down with time."
         dips = f" The slowest half second reached {self.worst:.0%} of the middle one."
-        return f"{start}{heat}{dips} {self._stolen()} {self._throttled()}"
+        return f"{start}{heat}{dips} {self._stolen()} {self._clock()} {self._throttled()}{self._unexplained()}"
+
+    def _unexplained(self) -> str:
+        """Whether there is a dip that none of the counters saw."""
+        place = self.flops_per_s.index(min(self.flops_per_s))
+        state = self.states[place]
+        lost = 1 - self.worst
+        seen = (state.steal_fraction or 0.0) + (state.others_fraction or 0.0)
+        if lost < 0.1 or seen > lost / 2 or state.throttled:
+            return ""
+        return " Nothing that is counted here explains the slowest half second: from inside, its cause is not seen."
 
     def _stolen(self) -> str:
         steals = [state.steal_fraction for state in self.states if state.steal_fraction is not None]
@@ -67,19 +81,31 @@ class LoadWatch:
 
     def _throttled(self) -> str:
         told = [state.throttled for state in self.states if state.throttled is not None]
-        clocks = [state.frequency_mhz for state in self.states if state.frequency_mhz]
-        clock = f"The clock stood between {min(clocks):,.0f} and {max(clocks):,.0f} MHz." if clocks else ""
         if not told:
-            return f"{clock} No counter of throttling is visible here (usual in a virtual machine): speed tells."
-        slowed = sum(told)
-        return f"{clock} Throttling was counted in {slowed} of {len(told)} slices."
+            return "No counter of throttling is visible here (usual in a virtual machine): speed tells."
+        slowed = f"counted in {sum(told)} of {len(told)} slices"
+        if "heat" in self.counters:
+            both = ", the control group's quota included" if "quota" in self.counters else ""
+            return f"Throttling, for heat{both}, was {slowed}."
+        return f"Throttling by the control group's quota was {slowed}; heat is not counted where we can see it."
+
+    def _clock(self) -> str:
+        clocks = [state.frequency_mhz for state in self.states if state.frequency_mhz]
+        if not clocks:
+            return "No clock is to be read here."
+        if max(clocks) - min(clocks) < 0.001 * max(clocks):
+            return (
+                f"The clock reads {max(clocks):,.0f} MHz in every slice, as a virtual machine's often does whatever "
+                "the processor really does: it says nothing."
+            )
+        return f"The clock stood between {min(clocks):,.0f} and {max(clocks):,.0f} MHz."
 
 
 def measure_full_load(budget: Budget, *, on_slice: Callable[[int], None] = lambda done: None) -> LoadWatch:
     """Keep all cores busy with matrix products and watch, half a second at a time.
 
     Args:
-        budget: "quick" watches a quarter of a minute, "full" a whole one.
+        budget: "quick" watches half a minute, "full" a whole one.
         on_slice: Told how many slices are done.
     """
     import torch
@@ -96,4 +122,4 @@ def measure_full_load(budget: Budget, *, on_slice: Callable[[int], None] = lambd
         rates.append(2 * size**3 / taken.median_s)
         states.append(taken.state)
         on_slice(done + 1)
-    return LoadWatch(tuple(rates), tuple(states), slice_s)
+    return LoadWatch(tuple(rates), tuple(states), slice_s, tuple(linux.throttle_counts(Path("/"))))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from accelerando import bandwidth, measure, rounds, seeds
 from accelerando.lessons import Budget
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from accelerando.machine import Cache
 
 FLOAT_BYTES = 4
+_FAR = 4.0  # times the largest cache: what lies nearer may still be answered by it in part
+_LARGEST_BYTES = 2**30
 _PASS_BYTES = 4 * 2**20  # what one call reads at least, so that starting it does not count
 
 
@@ -57,19 +61,30 @@ class Staircase:
     caches: Mapping[str, int]
 
     def steps(self) -> dict[str, float]:
-        """Where the working set lies -> median bytes per second there; sizes near an edge count nowhere."""
+        """Where the working set lies -> median bytes per second there; sizes near an edge count nowhere.
+
+        Memory is what several times the largest cache shows, if the ladder goes so far.
+        """
         found = {}
         lower = 0.0
         for name, size in (*self.caches.items(), ("memory", math.inf)):
+            least = 1.5 * lower
+            if name == "memory" and self.sizes_bytes[-1] > _FAR * lower:
+                least = _FAR * lower
             inside = [
                 speed
                 for total, speed in zip(self.sizes_bytes, self.bytes_per_s, strict=True)
-                if 1.5 * lower < total <= 0.75 * size
+                if least < total <= 0.75 * size
             ]
             if inside:
                 found[name] = sorted(inside)[len(inside) // 2]
             lower = size
         return found
+
+    def at(self, total_bytes: float) -> float:
+        """Bytes per second at the measured size that is nearest to ``total_bytes``."""
+        distances = [abs(math.log(size / total_bytes)) for size in self.sizes_bytes]
+        return self.bytes_per_s[distances.index(min(distances))]
 
     def sentence(self) -> str:
         """What this run showed."""
@@ -84,11 +99,13 @@ class Staircase:
             if fast < 1.15 * slow
         ]
         note = f" Between {' and between '.join(flat)} there is no step to be seen in this run." if flat else ""
-        return f"One core reads: {listed}. From the nearest place it comes **{top / bottom:.1f} times** as fast.{note}"
+        return f"One core reads: {listed}. From the nearest place it comes **{top / bottom:.0f} times** as fast.{note}"
 
 
 def measure_staircase(budget: Budget, caches: Mapping[str, Cache], memory_bytes: int | None) -> Staircase:
     """Measure how fast one thread reads, from arrays that fit into the smallest cache to arrays that fit into none.
+
+    The sizes are visited in random order, so that a slow moment of the machine does not look like a step.
 
     Args:
         budget: How long.
@@ -97,16 +114,25 @@ def measure_staircase(budget: Budget, caches: Mapping[str, Cache], memory_bytes:
     """
     import torch
 
-    top = bandwidth.beyond_caches_bytes(dict(caches), memory_bytes) if budget.name != "smoke" else 2**20
+    top = beyond = bandwidth.beyond_caches_bytes(dict(caches), memory_bytes)
+    if budget.name == "smoke":
+        top = 2**20
+    elif beyond < _LARGEST_BYTES:
+        top = min(4 * beyond, _LARGEST_BYTES, (memory_bytes or 8 * beyond) // 8)
     sizes = bandwidth.ladder(top, 12 * 2**10, math.sqrt(2) if budget.name != "smoke" else 4.0)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        speeds = [_read_bytes_per_s(size, budget.pair_s / 40) for size in sizes]
+        order = np.random.default_rng(0).permutation(len(sizes))
+        speeds = {place: _read_bytes_per_s(sizes[place], budget.pair_s / 40) for place in order}
     finally:
         torch.set_num_threads(before)
     known = {name: cache.each_bytes for name, cache in caches.items() if name != "L1i"}
-    return Staircase(tuple(sizes), tuple(speeds), dict(sorted(known.items(), key=lambda item: item[1])))
+    return Staircase(
+        tuple(sizes),
+        tuple(speeds[place] for place in range(len(sizes))),
+        dict(sorted(known.items(), key=lambda item: item[1])),
+    )
 
 
 def _read_bytes_per_s(size: int, budget_s: float) -> float:

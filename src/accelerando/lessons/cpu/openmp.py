@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from accelerando import datasets, training
 from accelerando.lessons import Budget
 from accelerando.lessons.cpu.threads import RECIPE
-from accelerando.lessons.cpu.turns import Turns, measure_in_turns, time_once
+from accelerando.lessons.cpu.turns import Reading, Turns, measure_in_turns, time_once
+from accelerando.readers import linux
 from accelerando.workers import Experiment
 
 PREPARE = "accelerando.lessons.cpu.openmp:prepare"
@@ -69,11 +71,30 @@ def prepare(sample_s: float, has_neighbour: bool = False) -> Callable[[], dict[s
         for _ in range(200):
             numbers.mul_(1.0)
 
-    both: dict[str, Callable[[], object]] = {STEP: step, PIECES: pieces}
-    turns: list[dict[str, Callable[[], object]]] = [both, {STEP: step}] if has_neighbour else [both]
-    calls = itertools.cycle(turns)
-    facts = {"threads": torch.get_num_threads(), "runtime": loaded_runtime()}
-    return lambda: {"seconds": time_once(next(calls), sample_s), "facts": facts}
+    steps = 0
+    facts: dict[str, Any] = {"threads": torch.get_num_threads(), "runtime": loaded_runtime()}
+    beside = {"steps": 0, "waited_s": 0.0, "slices": 0}
+
+    def counted() -> None:
+        nonlocal steps
+        step()
+        steps += 1
+
+    def alone() -> dict[str, Any]:
+        return {"seconds": time_once({STEP: step, PIECES: pieces}, sample_s), "facts": {**facts, NEIGHBOUR: {**beside}}}
+
+    def shared() -> dict[str, Any]:
+        first, begun = linux.core_waits(Path("/")), steps
+        seconds = time_once({STEP: counted}, sample_s)
+        last = linux.core_waits(Path("/"))
+        if first and last:
+            beside["steps"] += steps - begun
+            beside["waited_s"] += last.waited_s - first.waited_s
+            beside["slices"] += last.slices - first.slices
+        return {"seconds": seconds}
+
+    calls = itertools.cycle([alone, shared] if has_neighbour else [alone])
+    return lambda: next(calls)()
 
 
 def loaded_runtime() -> str:
@@ -120,9 +141,19 @@ class OpenMpTable:
     why_no_intel: str = ""
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def shown(self) -> dict[str, Mapping[str, Reading]]:
         """The groups of a figure."""
-        return SHOWN
+        return {kernel: self.turns.readings[kernel] for kernel in SHOWN}
+
+    def table(self) -> str:
+        """Milliseconds, as a Markdown table; empty when nothing was measured."""
+        if self.turns.is_empty:
+            return ""
+        rows = [
+            f"| {name} | " + " | ".join(f"{row[name].median_s * 1e3:,.1f} ms" for row in self.shown.values()) + " |"
+            for name in self.turns.readings[STEP]
+        ]
+        return "\n".join([f"| | {' | '.join(SHOWN)} |", f"|---|{'---|' * len(SHOWN)}", *rows])
 
     def sentence(self) -> str:
         """What this run showed."""
@@ -142,9 +173,35 @@ class OpenMpTable:
         cost = {name: shared[name].median_s / alone[name].median_s for name in shared}
         first, best = next(iter(shared)), min(shared, key=lambda name: shared[name].median_s)
         told = f"A neighbour that keeps one core busy makes a step take {cost[first]:.1f} times as long with {first}"
-        if best == first or shared[best].interval[0] <= 1:
-            return f"{told}, and no other setting is clearly faster then."
-        return f"{told}; fastest is then *{best}*, **{shared[best].ratio:.1f} times** as fast."
+        end = (
+            ", and no other setting is clearly faster then."
+            if best == first or shared[best].interval[0] <= 1
+            else f"; fastest is then *{best}*, **{shared[best].ratio:.1f} times** as fast."
+        )
+        return f"{told}{end}{self._waits(first, shared[first].median_s)}{self._pinned()}"
+
+    def _waits(self, name: str, step_s: float) -> str:
+        """What the scheduler counted in a step beside the neighbour."""
+        counted = self.turns.facts.get(name, {}).get(NEIGHBOUR) or {}
+        if not counted.get("steps") or not counted.get("slices"):
+            return ""
+        slices = counted["slices"] / counted["steps"]
+        each_s = counted["waited_s"] / counted["slices"]
+        return (
+            f" The scheduler counted why: in a step of {step_s * 1e3:,.0f} ms, threads that had work were given a core "
+            f"{slices:,.0f} times and had waited {each_s * 1e3:.1f} ms for it each time, "
+            f"{slices * each_s * 1e3:,.0f} ms together."
+        )
+
+    def _pinned(self) -> str:
+        """Whether pinning helps alone and in company."""
+        rows = [self.turns.readings[kernel] for kernel in (STEP, SHARED_STEP)]
+        if "libgomp, pinned" not in rows[0]:
+            return ""
+        alone, beside = (row["libgomp, pinned"].ratio for row in rows)
+        return (
+            f" Pinned, libgomp's step is {alone:.2f} times as fast alone, and {beside:.2f} times beside the neighbour."
+        )
 
     def _sleeping(self, spinning: str, sleeping: str, variable: str) -> str:
         """What it costs the short pieces when threads go to sleep at once."""

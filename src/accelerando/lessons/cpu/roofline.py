@@ -55,16 +55,18 @@ class Roofline:
     """Two roofs, both measured here, and kernels under them.
 
     Args:
-        peak_flops_per_s: Of the best matrix product.
+        peak_flops_per_s: Of the fastest kernel.
         bandwidth_bytes_per_s: Of the triad, in memory.
         points: The kernels, in the order given.
         threads: All of it was measured with.
+        fastest: The kernel that made the flat roof.
     """
 
     peak_flops_per_s: float
     bandwidth_bytes_per_s: float
     points: tuple[RoofPoint, ...]
     threads: int
+    fastest: str = ""
 
     @property
     def ridge_flops_per_byte(self) -> float:
@@ -82,21 +84,23 @@ class Roofline:
         above = [point.name for point in self.points if point.share > _ABOVE]
         far = [point for point in self.points if point.share < _NEAR]
         parts = [
-            f"On {self.threads} thread(s) the roofs meet at {self.ridge_flops_per_byte:.0f} operations per byte: "
-            f"{len(waiting)} of these {len(self.points)} kernels lie left of it and wait for memory."
+            f"On {self.threads} thread(s) the fastest kernel, {self.fastest}, makes the flat roof: "
+            f"{self.peak_flops_per_s / 1e9:.0f} GFLOP/s. The roofs meet at {self.ridge_flops_per_byte:.0f} operations "
+            f"per byte: {len(waiting)} of these {len(self.points)} kernels lie left of it and should wait for memory."
         ]
         if above:
             parts.append(f"Above the roof: {', '.join(above)}. Their bytes come from a cache and not from memory.")
         if far:
-            worst = min(far, key=lambda point: point.share)
-            parts.append(f"Furthest below it: {worst.name}, at {worst.share:.0%} of what bytes and arithmetic allow.")
+            told = ", ".join(
+                f"{point.name} ({point.share:.0%})" for point in sorted(far, key=lambda point: point.share)
+            )
+            parts.append(f"Far below it: {told}. Something else than these two roofs holds them back.")
         return " ".join(parts)
 
     def table(self) -> str:
         """Prediction beside measurement, as a Markdown table."""
-        head = (
-            "| kernel | operations per byte | waits for | roof, GFLOP/s | measured | share |\n|---|---|---|---|---|---|"
-        )
+        columns = ("kernel", "operations per byte", "on paper it waits for", "roof, GFLOP/s", "measured", "share")
+        head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
         rows = [
             f"| {point.name} | {point.flops_per_byte:.2g} | "
             f"{'memory' if point.flops_per_byte < self.ridge_flops_per_byte else 'arithmetic'} | "
@@ -177,9 +181,12 @@ def measure_roofline(budget: Budget, own: Sequence[Kernel], total_bytes: int) ->
         points = rounds.measure_rounds(subjects, min(budget.rounds, 7), sample_s=0.02)
     *own_s, peak_s, triad_s = (min(point.samples_s) for point in points)
     reached = [kernel.flops / seconds for kernel, seconds in zip(own, own_s, strict=True)]
-    highest = max([peak.flops / peak_s, *(rate for rate in reached if math.isfinite(rate))])
+    rates = {peak.name: peak.flops / peak_s}
+    rates |= {kernel.name: rate for kernel, rate in zip(own, reached, strict=True) if math.isfinite(rate)}
+    fastest = max(rates, key=rates.__getitem__)
+    highest = rates[fastest]
     found = []
     for kernel, rate in zip(own, reached, strict=True):
         roof = costs.predict_roofline_flops_per_s(kernel.flops_per_byte, highest, size / triad_s)
         found.append(RoofPoint(kernel.name, kernel.flops_per_byte, rate, roof))
-    return Roofline(highest, size / triad_s, tuple(found), torch.get_num_threads())
+    return Roofline(highest, size / triad_s, tuple(found), torch.get_num_threads(), fastest)

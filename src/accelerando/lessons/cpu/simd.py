@@ -8,13 +8,17 @@ from typing import Any
 
 from accelerando import bandwidth, seeds
 from accelerando.lessons import Budget
-from accelerando.lessons.cpu.turns import Turns, measure_in_turns, time_once
+from accelerando.lessons.cpu.onednn import name_kernels
+from accelerando.lessons.cpu.turns import Reading, Turns, measure_in_turns, time_once
 from accelerando.workers import Experiment
 
 PREPARE = "accelerando.lessons.cpu.simd:prepare"
-CONVOLUTION, ELEMENTWISE, TRIAD, PRODUCT = "convolution", "GELU, in cache", "triad, in memory", "matrix product"
-KERNELS = (CONVOLUTION, ELEMENTWISE, TRIAD, PRODUCT)
+CONVOLUTION, GELU, MULTIPLY_ADD = "convolution", "GELU, in cache", "multiply-add, in cache"
+TRIAD, PRODUCT = "triad, in memory", "matrix product"
+KERNELS = (CONVOLUTION, GELU, MULTIPLY_ADD, TRIAD, PRODUCT)
 HALF_KERNELS = ("fp32", "bf16", "fp16")
+LOWEST = "lowest"
+"""SSE4.1 for oneDNN's kernels, which know nothing below; what every x86-64 has for ATen's."""
 _ENOUGH = 1.15  # a smaller gain is not worth a sentence
 
 
@@ -37,7 +41,7 @@ def levels(simd: str | None, architecture: str) -> tuple[SimdLevel, ...]:
     if architecture not in ("x86_64", "AMD64"):
         portable = SimdLevel("portable", {"ONEDNN_MAX_CPU_ISA": None, "ATEN_CPU_CAPABILITY": "default"})
         return (portable, best) if simd in ("SVE", "SVE2") else (best,)
-    low = SimdLevel("SSE4.1", {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"})
+    low = SimdLevel(LOWEST, {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"})
     middle = SimdLevel("AVX2", {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"})
     if simd is not None and simd.startswith("AVX512"):
         return low, middle, best
@@ -57,19 +61,25 @@ def prepare(sample_s: float, triad_bytes: int) -> Callable[[], dict[str, Any]]:
     generator = seeds.generator(0)
     images, filters = torch.rand(4, 64, 28, 28, generator=generator), torch.rand(64, 64, 3, 3, generator=generator)
     numbers = torch.rand(2**16, generator=generator)
+    few = numbers[: 2**14]
+    few_out = torch.empty_like(few)
     square = torch.rand(384, 384, generator=generator)
     square_out = torch.empty_like(square)
     kernels: dict[str, Callable[[], object]] = {
         CONVOLUTION: lambda: torch.conv2d(images, filters, padding=1),
-        ELEMENTWISE: lambda: torch.nn.functional.gelu(numbers),  # not exp, which MKL would compute
+        GELU: lambda: torch.nn.functional.gelu(numbers),  # in its exact form, which oneDNN computes
+        MULTIPLY_ADD: lambda: torch.addcmul(few, few, few, out=few_out),
         TRIAD: bandwidth.triad(triad_bytes),
         PRODUCT: lambda: torch.mm(square, square, out=square_out),
     }
-    small, few = torch.rand(2, 32, 14, 14, generator=generator), torch.rand(32, 32, 3, 3, generator=generator)
+    small, narrow = torch.rand(2, 32, 14, 14, generator=generator), torch.rand(32, 32, 3, 3, generator=generator)
     for name, kind in zip(HALF_KERNELS, (torch.float32, torch.bfloat16, torch.float16), strict=True):
-        kernels[name] = _convolution(small.to(kind), few.to(kind))
-    capability = torch.backends.cpu.get_cpu_capability()
-    return lambda: {"seconds": time_once(kernels, sample_s), "facts": {"ATen": capability}}
+        kernels[name] = _convolution(small.to(kind), narrow.to(kind))
+    facts = {
+        "ATen": torch.backends.cpu.get_cpu_capability(),
+        "oneDNN": {name: name_kernels(kernels[name], "convolution") for name in HALF_KERNELS},
+    }
+    return lambda: {"seconds": time_once(kernels, sample_s), "facts": facts}
 
 
 def _convolution(images: Any, filters: Any) -> Callable[[], object]:
@@ -93,9 +103,9 @@ class SimdTable:
     why_not: str = ""
 
     @property
-    def kernels(self) -> tuple[str, ...]:
-        """What was measured at every level, without the half precisions."""
-        return KERNELS
+    def shown(self) -> dict[str, Mapping[str, Reading]]:
+        """What a figure shows: every kernel at every level, without the half precisions."""
+        return {kernel: self.turns.readings[kernel] for kernel in KERNELS}
 
     def gain(self, kernel: str) -> float:
         """How many times as fast the kernel is at the best level as at the lowest."""
@@ -110,41 +120,40 @@ class SimdTable:
         """What this run showed."""
         if not self.is_measured:
             return self.why_not
-        lost = self.gain(CONVOLUTION)
+        lost, elementwise = self.gain(CONVOLUTION), (self.gain(GELU), self.gain(MULTIPLY_ADD))
         start = (
-            f"One convolution, one core, three switches: the best level is **{lost:.1f} times** as fast as "
-            f"{self.levels[0]}."
+            f"One convolution, one core: at the best level it is **{lost:.1f} times** as fast as at the lowest."
             if lost >= _ENOUGH
             else f"The convolution gains nothing here ({lost:.2f} times): the belief survives on this machine."
+        )
+        cached = (
+            f"On numbers in a cache, GELU gains {elementwise[0]:.1f} times, a plain multiply-add {elementwise[1]:.1f}."
         )
         waits = self.gain(TRIAD)
         memory = (
             f"The triad gains {waits:.2f} times: it waits for memory, and wider instructions only make it wait sooner."
-            if waits < 0.6 * max(lost, self.gain(ELEMENTWISE))
+            if waits < 0.6 * max(lost, *elementwise)
             else f"Even the triad gains {waits:.1f} times: here one core cannot keep the memory busy without them."
         )
         product = self.gain(PRODUCT)
         deaf = (
-            f"The matrix product does not hear either switch ({product:.2f} times): it comes from a third library, "
-            "MKL, which has one of its own."
+            f"The matrix product hears neither variable ({product:.2f} times): it comes from a third library, MKL."
             if product < _ENOUGH
             else f"The matrix product changes too ({product:.1f} times): here it comes from one of the two libraries."
         )
-        elementwise = f"GELU, elementwise and on numbers in a cache, gains {self.gain(ELEMENTWISE):.1f} times."
-        return f"{start} {self._last_step()}{elementwise} {memory} {deaf}"
+        return f"{start} {cached} {self._last_step()}{memory} {deaf}"
 
     def _last_step(self) -> str:
         """What the best level adds to the one below it, where there are three."""
         if len(self.levels) < 3:
             return ""
-        row = self.turns.readings[CONVOLUTION]
-        step = row[self.levels[-2]].median_s / row[self.levels[-1]].median_s
-        note = (
-            "some processors carry out one wide instruction as two halves, and then a wider one is hardly faster"
-            if step < _ENOUGH
-            else "here the widest instructions are worth having"
+        before, best = self.levels[-2:]
+        rows = {kernel: self.turns.readings[kernel] for kernel in (CONVOLUTION, GELU, MULTIPLY_ADD)}
+        told = ", ".join(f"{name} {row[before].median_s / row[best].median_s:.2f}" for name, row in rows.items())
+        return (
+            f"The last step alone, from {before} on, gives: {told}. The registers became wider for all of them; what "
+            "holds each of them back, this table does not tell. "
         )
-        return f"Its last step, from {self.levels[-2]} on, gives {step:.2f} times: {note}. "
 
     def table(self) -> str:
         """Microseconds per call, as a Markdown table."""
@@ -179,57 +188,3 @@ def measure_simd(budget: Budget, simd: str | None, architecture: str, *, triad_b
         why = "; ".join(turns.failed.values()) or f"{simd or 'this processor'} has one level that the libraries know"
         return SimdTable(names, turns, f"There is nothing to compare: {why}.")
     return SimdTable(names, turns)
-
-
-@dataclass(frozen=True)
-class HalfPrecision:
-    """What half precision costs or gives, per level of SIMD.
-
-    Args:
-        table: The levels with the kernels ``fp32``, ``bf16``, ``fp16``: one small convolution, one thread.
-        has_bf16: ``Machine.has_bf16``.
-        has_fp16: ``Machine.has_fp16``.
-    """
-
-    table: SimdTable
-    has_bf16: bool | None
-    has_fp16: bool | None
-
-    def ratio(self, kind: str, level: str) -> float:
-        """How many times as fast as fp32 at the same level."""
-        readings = self.table.turns.readings
-        return readings["fp32"][level].median_s / readings[kind][level].median_s
-
-    def sentence(self) -> str:
-        """What this run showed, beside what the flags promise."""
-        if self.table.turns.is_empty:
-            return self.table.why_not
-        best = self.table.levels[-1]
-        parts = [self._kind("bf16", self.has_bf16, best), self._kind("fp16", self.has_fp16, best)]
-        lower = [level for level in self.table.levels[:-1] if self.has_bf16]
-        if lower:
-            level = lower[-1]
-            parts.append(
-                f"With oneDNN held at {level}, as if this processor had no such units, bf16 runs at "
-                f"{self.ratio('bf16', level):.2f} times the speed of fp32 at that level: that is what a processor "
-                "without them makes of it."
-            )
-        return " ".join(parts)
-
-    def _kind(self, kind: str, has_units: bool | None, level: str) -> str:
-        ratio = self.ratio(kind, level)
-        flags = {True: f"has units for {kind}", False: f"has no units for {kind}", None: f"does not say about {kind}"}
-        kept = (ratio > 1.1) == bool(has_units)
-        result = f"{ratio:.2f} times the speed of fp32"
-        if kept and has_units:
-            return f"This processor {flags[has_units]}, and the convolution runs at **{result}**."
-        if kept:
-            return f"This processor {flags[has_units]}, and the convolution runs at **{result}**: half is no gain here."
-        if has_units:
-            return (
-                f"This processor {flags[has_units]}, and yet this small convolution runs at only **{result}**: units "
-                "alone do not make a kernel fast, so measure yours."
-            )
-        return (
-            f"This processor {flags[has_units]}, and the convolution still runs at **{result}**: fewer bytes help too."
-        )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from accelerando import datasets, rounds, training
 from accelerando.lessons import Budget
@@ -25,11 +27,13 @@ class Oversubscription:
         points: Keyed by threads; ratios are to 1 thread.
         usable_cores: ``Machine.usable_cores``.
         batch_size: Images per step.
+        sleeps: Threads -> how often one of them went to sleep in a step, to be woken again.
     """
 
     points: tuple[rounds.RoundPoint, ...]
     usable_cores: int
     batch_size: int
+    sleeps: Mapping[int, float] = field(default_factory=dict)
 
     def at(self, threads: int) -> rounds.RoundPoint:
         """The point of one number of threads."""
@@ -48,12 +52,29 @@ class Oversubscription:
         if one_more > 1.1:
             start += f" makes a step take **{one_more:.2f} times** as long"
         elif one_more < 0.9:
-            start += (
-                f" makes it *faster* here ({1 / one_more:.2f} times): are there more cores than this process may use?"
-            )
+            start += f" makes it *faster* here ({1 / one_more:.2f} times): does something else keep the cores busy?"
         else:
             start += f" costs little here ({one_more:.2f} times the time)"
-        return f"{start}; the worst of these is {worst.key} threads, at {self.cost(worst.key):.1f} times the time."
+        end = f"{start}; the worst of these is {worst.key} threads, at {self.cost(worst.key):.1f} times the time."
+        return f"{end}{self._paper()}{self._slept()}"
+
+    def _paper(self) -> str:
+        """What the pieces alone would cost."""
+        cores = self.usable_cores
+        paper = 2 * cores / (cores + 1)
+        return (
+            f" On paper {cores + 1} equal pieces on {cores} core(s) are two rounds instead of one, each a little "
+            f"shorter: {paper:.2f} times."
+        )
+
+    def _slept(self) -> str:
+        cores = self.usable_cores
+        if not {cores, cores + 1} <= set(self.sleeps):
+            return ""
+        few, many = self.sleeps[cores], self.sleeps[cores + 1]
+        return (
+            f" In one step a thread goes to sleep {few:,.0f} times with {cores} of them, {many:,.0f} with {cores + 1}."
+        )
 
 
 def measure_oversubscription(budget: Budget, usable_cores: int) -> Oversubscription:
@@ -67,7 +88,17 @@ def measure_oversubscription(budget: Budget, usable_cores: int) -> Oversubscript
     counts = thread_counts(usable_cores) if budget.name != "smoke" else thread_counts(usable_cores)[:3]
     steps = {count: training.stepper(RECIPE.changed(threads=count), data) for count in counts}
     points = rounds.measure_rounds(steps, budget.rounds, sample_s=0.1 if budget.rounds > 1 else 0.01)
-    return Oversubscription(points, usable_cores, RECIPE.batch_size)
+    sleeps = {count: _sleeps_per_step(steps[count]) for count in counts if count in (usable_cores, usable_cores + 1)}
+    return Oversubscription(points, usable_cores, RECIPE.batch_size, sleeps)
+
+
+def _sleeps_per_step(step: Callable[[], object], steps: int = 5) -> float:
+    """How often a thread of this process gives its core up of its own will, per step."""
+    step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    for _ in range(steps):
+        step()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before) / steps
 
 
 @dataclass(frozen=True)
@@ -92,7 +123,7 @@ class TooLate:
         return (
             f"torch has {self.before} thread(s). `OMP_NUM_THREADS={self.asked}` was set just now, and {heard}: the "
             f"runtime had read the variable when torch was imported. `torch.set_num_threads({self.asked})` works at "
-            f"any time: {self.after_call} thread(s). For the other variables there is no such call."
+            f"any time: {self.after_call} thread(s). For the other variables torch has no such call."
         )
 
 
