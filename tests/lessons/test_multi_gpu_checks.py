@@ -119,6 +119,15 @@ def test_garbage_gets_one_clear_sentence(question: str, value: str) -> None:
     assert "Traceback" not in result.message
 
 
+@pytest.mark.parametrize("value", ["np.array([1, 2])", "torch.zeros(2)", "torch.zeros(0)", "[[]]"])
+def test_an_entry_that_is_an_array_is_no_name(value: str) -> None:
+    each = f"import numpy as np\ndef suspects(connections):\n    return [{value} for _ in connections]\n"
+    assert "say None or one of" in verdict("multi_gpu.suspects", each, 3).message
+    right = ALTERNATIVES["multi_gpu.suspects"].replace("def suspects", "def _right")
+    without = f"{right}\nimport numpy as np\ndef suspects(connections):\n    return _right(connections) or {value}\n"
+    assert "expected an empty list" in verdict("multi_gpu.suspects", without, 3).message
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -133,7 +142,41 @@ def test_a_training_step_that_does_not_work_is_told_apart(body: str, words: str)
     code = f"def train_step(model, batches, all_reduce, world_size, max_norm):\n    {body}\n"
     result = verdict("multi_gpu.train_step", code, 1)
     assert result.status == "failed"
-    assert words in result.message or "no numbers" in result.message or "none" in result.message
+    assert words in result.message
+
+
+def test_a_gradient_that_one_rank_alone_lacks_is_missed() -> None:
+    code = (
+        ALTERNATIVES["multi_gpu.train_step"]
+        + """
+    ranks.append(1)
+    if len(ranks) % 3 == 0:
+        model.zero_grad()
+"""
+    )
+    assert "without its gradient" in verdict("multi_gpu.train_step", f"ranks = []\n{code}", 1).message
+
+
+@pytest.mark.parametrize("change", ["none", "one", "too many", "text", "numpy", "integers", "no list"])
+def test_what_a_lying_process_gives_back_is_read_with_care(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {
+        "none": lambda right: {"gradients": [], "moved": []},
+        "one": lambda right: {"gradients": right[:1], "moved": [False]},
+        "too many": lambda right: {"gradients": [*right, right[0]], "moved": [False] * len(right)},
+        "text": lambda right: {"gradients": ["x"] * len(right), "moved": [False] * len(right)},
+        "numpy": lambda right: {"gradients": [one.numpy() for one in right], "moved": [False] * len(right)},
+        "integers": lambda right: {"gradients": [one.int() for one in right], "moved": [False] * len(right)},
+        "no list": lambda right: {"gradients": right, "moved": 0},
+    }
+
+    class Lying(LocalSubmission):
+        def probe(self, name: str, **arguments: int) -> object:
+            return [changes[change]([probes.whole(arguments["seed"], case)] * case[0]) for case in probes.CASES]
+
+    result = judge("multi_gpu.train_step", Lying({}), 1)
+    assert isinstance(result, Result)
+    assert result.status == "failed"
+    assert ("have moved" if change == "no list" else "from every rank") in result.message
 
 
 def test_ranks_that_wait_for_each_other_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def suspects(sub: Submission, rng: np.random.Generator) -> None:
                 "`suspects` should return a list with one entry for each connection: a variable's name or None."
             )
         for (is_same_host, via), entry in zip(drawn, found, strict=True):
-            if entry is not None and entry not in _SUSPECTS:
+            if not isinstance(entry, str | None) or entry not in (None, *_SUSPECTS):
                 raise Wrong(
                     f"An entry is {str(entry)[:30]}: say None or one of {', '.join(_SUSPECTS)}, the names in the "
                     f"table of the task. {where}"
@@ -119,7 +119,7 @@ def suspects(sub: Submission, rng: np.random.Generator) -> None:
                     f"A connection {place} that goes via {via.replace('/1', '/0')}: you answer {str(entry)[:30]}. Is "
                     f"there a better way for it, and what keeps NCCL from it? {where}"
                 )
-    if sub.suspects([]) != []:
+    if not is_same(sub.suspects([]), []):
         raise Wrong("Without any connection there is nothing to suspect: expected an empty list.")
 
 
@@ -202,6 +202,8 @@ def _judge_statistics(found: Any, expected: tuple[float, float], kind: str) -> N
 @grades("multi_gpu.train_step", wrong=mistakes.STEPS)
 def train_step(sub: Submission, rng: np.random.Generator) -> None:
     """Ranks are played by threads: each must be left with the clipped gradient of one big batch."""
+    import torch
+
     from accelerando.probes import multi_gpu as probes
 
     where = "See *Clip the average* in the lesson."
@@ -216,15 +218,22 @@ def train_step(sub: Submission, rng: np.random.Generator) -> None:
             "" if longest < 1e3 else " and a limit that is never reached"
         )
         gradients = report.get("gradients") if isinstance(report, dict) else None
-        if not isinstance(gradients, list) or any(getattr(one, "shape", None) != expected.shape for one in gradients):
-            raise Wrong(f"{kind}, a parameter was left without its gradient.")
+        if not (
+            isinstance(gradients, list)
+            and len(gradients) == ranks
+            and all(isinstance(one, torch.Tensor) and one.shape == expected.shape for one in gradients)
+            and all(one.dtype == expected.dtype for one in gradients)
+        ):
+            raise Wrong(f"{kind}, the gradients did not come back from every rank.")
+        if not all(one.isfinite().all() for one in gradients):
+            raise Wrong(f"{kind}, a parameter was left without its gradient, or with one that holds no numbers.")
         if any(float((one - gradients[0]).abs().max()) > 1e-5 for one in gradients):
             raise Wrong(
                 f"{kind}, the ranks hold different gradients at the end. What did each do by itself after the "
                 f"all-reduce? {where}"
             )
         _judge_gradient(gradients[0], expected, longest, f"{kind},", where)
-        if any(report.get("moved", [True])):
+        if not is_same(report.get("moved"), [False] * ranks):
             raise Wrong(f"{kind}, the weights have moved. That is the optimizer's part, which comes later.")
 
 
