@@ -181,8 +181,15 @@ def two_over_one(
     return sheet.picture
 
 
-def ratios(comparisons: Sequence[Comparison], title: str) -> Picture:
-    """One row per comparison: the ratio with its interval, and the verdict in words; 1 is a line."""
+def ratios(comparisons: Sequence[Comparison], title: str, *, against: str = "before", log: bool = False) -> Picture:
+    """One row per comparison: the ratio with its interval, and the verdict in words; 1 is a line.
+
+    Args:
+        comparisons: What was compared.
+        title: What is shown.
+        against: What 1 stands for, in words.
+        log: Powers of two on the axis, for ratios that are far apart.
+    """
     words = f"{title}. " + "; ".join(str(found) for found in comparisons)
     colours = {"faster": GREEN, "not faster": INK, "slower": RED, "undecided": GREY}
     with draw(words, height=0.75 + 0.36 * len(comparisons)) as sheet:
@@ -196,7 +203,14 @@ def ratios(comparisons: Sequence[Comparison], title: str) -> Picture:
             axes.errorbar([found.ratio], [row], xerr=ends, fmt="o", color=colours[found.outcome], capsize=3)
             axes.annotate(f" {found.outcome}", (1.0, row), xycoords=("axes fraction", "data"), va="center")
         axes.set_yticks(range(len(comparisons)), labels=[found.candidate.label for found in reversed(comparisons)])
-        axes.set(title=title, xlabel="times as fast as before (above 1: faster)", ylim=(-0.6, len(comparisons) - 0.4))
+        if log:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda x, _: f"1/{1 / x:.0f}" if x < 1 else f"{x:.0f}")
+            axes.minorticks_off()
+        levels = sorted({f"{found.confidence:.0%}" for found in comparisons if found.pairs})
+        level = f"; {' and '.join(levels)} intervals" if levels else ""
+        label = f"times as fast as {against} (above 1: faster{level})"
+        axes.set(title=title, xlabel=label, ylim=(-0.6, len(comparisons) - 0.4))
     return sheet.picture
 
 
