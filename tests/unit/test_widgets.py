@@ -3,7 +3,7 @@
 import ipywidgets as ipw
 import pytest
 
-from accelerando import quizzes, widgets
+from accelerando import costs, quizzes, widgets
 
 POINTS = {"here": [(1.0, 1.0, 1.0, 1.0), (2.0, 1.7, 1.6, 1.8)]}
 
@@ -17,7 +17,7 @@ def parts(widget: object, kind: type) -> list:
 
 def test_moving_a_slider_redraws_the_curve() -> None:
     shown = widgets.speedup_explorer(POINTS, 0.1)
-    (share,), (picture,) = parts(shown.widget, ipw.FloatSlider), parts(shown.widget, ipw.Image)
+    (share,), (picture,) = parts(shown.widget, ipw.FloatLogSlider), parts(shown.widget, ipw.Image)
     before = picture.value
     assert before == shown.still.png
     share.value = 0.5
@@ -28,6 +28,14 @@ def test_moving_a_slider_redraws_the_curve() -> None:
 @pytest.mark.parametrize("measured", [-0.2, 0.0, 1.0, 1.4])
 def test_the_explorer_opens_with_any_measured_share(measured: float) -> None:
     assert widgets.speedup_explorer(POINTS, measured).still.png
+
+
+def test_a_thousand_times_on_1024_workers_can_be_reached_by_both_laws() -> None:
+    (share,) = parts(widgets.speedup_explorer(POINTS).widget, ipw.FloatLogSlider)
+    shares = [10 ** (share.min + number * share.step) for number in range(round((share.max - share.min) / share.step))]
+    for gain in (costs.predict_speedup, costs.predict_scaled_speedup):
+        assert any(abs(gain(fraction, 1024) - 1000) < 1.5 for fraction in shares)
+    assert "Serial share 0.00234%: 1024 workers give 1,000.0x" in widgets.speedup_picture(2.345e-5, 1024, POINTS).words
 
 
 def test_words_count_the_time_spent_waiting() -> None:

@@ -42,7 +42,8 @@ def speedup_picture(serial_fraction: float, workers: int, points: Mapping[str, S
         "Amdahl: the same work": (counts, [costs.predict_speedup(serial_fraction, count) for count in counts]),
         "Gustafson: more work": (counts, [costs.predict_scaled_speedup(serial_fraction, count) for count in counts]),
     }
-    title = f"Serial share {serial_fraction:.0%}: {workers} workers give {lines['Amdahl: the same work'][1][-1]:.1f}x"
+    gain = lines["Amdahl: the same work"][1][-1]
+    title = f"Serial share {100 * serial_fraction:.3g}%: {workers} workers give {gain:,.1f}x"
     return figures.speedups(lines, points, title=title, is_log=True)
 
 
@@ -51,13 +52,13 @@ def speedup_explorer(points: Mapping[str, Sequence[Row]], serial_fraction: float
 
     Args:
         points: Label -> rows of (workers, speed-up, interval's lower and upper end).
-        serial_fraction: Where the slider starts, such as the one that was measured; 0 to 1.
+        serial_fraction: Where the slider starts; it goes from a thousandth of a percent, in powers of ten, to all.
     """
     import ipywidgets as ipw
 
-    start = min(1.0, max(0.0, round(serial_fraction, 2)))
-    share = ipw.FloatSlider(
-        value=start, min=0, max=1, step=0.01, description="serial share", readout_format=".0%", continuous_update=False
+    start = min(1.0, max(1e-5, serial_fraction))
+    share = ipw.FloatLogSlider(
+        value=start, min=-5, max=0, step=0.02, description="serial share", readout_format=".3p", continuous_update=False
     )
     workers = ipw.SelectionSlider(options=[2**power for power in range(1, 11)], value=16, description="workers")
     still = speedup_picture(start, 16, points)
@@ -78,10 +79,10 @@ def speedup_words(serial_fraction: float, workers: int) -> str:
     """Say what a serial share costs, in money terms: how much of the workers' time is spent waiting."""
     same = costs.predict_speedup(serial_fraction, workers)
     more = costs.predict_scaled_speedup(serial_fraction, workers)
-    limit = "no limit" if serial_fraction == 0 else f"a limit of {1 / serial_fraction:.1f}x"
+    limit = "no limit" if serial_fraction == 0 else f"a limit of {1 / serial_fraction:,.1f}x"
     return (
-        f"The same work: {same:.1f}x as fast, so {1 - same / workers:.0%} of the {workers} workers' time is spent "
-        f"waiting ({limit}). As much work as fills the time: {more:.1f}x as much."
+        f"The same work: {same:,.1f}x as fast, so {1 - same / workers:.0%} of the {workers} workers' time is spent "
+        f"waiting ({limit}). As much work as fills the time: {more:,.1f}x as much."
     )
 
 

@@ -4,12 +4,13 @@ Every experiment returns a frozen result with a ``sentence``: what this run show
 """
 
 from accelerando.costs import Offer
-from accelerando.lessons.scaling.batches import BatchPoint, BatchSweep, batch_sweep
+from accelerando.lessons.scaling.batches import BatchPoint, BatchSweep, batch_sweep, fastest_kept
 from accelerando.lessons.scaling.breakdown import StepBreakdown, step_breakdown
+from accelerando.lessons.scaling.own_loop import stand_in
 from accelerando.lessons.scaling.prices import EXAMPLE_OFFERS, price_table
 from accelerando.lessons.scaling.subject import STEP_RECIPE, images
 from accelerando.lessons.scaling.surroundings import PREPARE_STEPS, measure_surroundings, prepare_steps
-from accelerando.lessons.scaling.switches import SWITCHES, Switch, measure_switch, reading
+from accelerando.lessons.scaling.switches import SWITCH_RECIPE, SWITCHES, Switch, ceilings, measure_switch, reading
 from accelerando.lessons.scaling.task import SLOW_START, TRAIN_RECIPE, RecipeTrial, task_data, train_recipe, try_recipe
 from accelerando.lessons.scaling.threads import SpeedupCurve, measure_kernels, measure_threads, thread_counts
 
@@ -19,6 +20,7 @@ __all__ = [
     "SLOW_START",
     "STEP_RECIPE",
     "SWITCHES",
+    "SWITCH_RECIPE",
     "TRAIN_RECIPE",
     "BatchPoint",
     "BatchSweep",
@@ -28,6 +30,8 @@ __all__ = [
     "StepBreakdown",
     "Switch",
     "batch_sweep",
+    "ceilings",
+    "fastest_kept",
     "images",
     "measure_kernels",
     "measure_surroundings",
@@ -36,6 +40,7 @@ __all__ = [
     "prepare_steps",
     "price_table",
     "reading",
+    "stand_in",
     "step_breakdown",
     "task_data",
     "thread_counts",

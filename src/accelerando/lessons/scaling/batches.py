@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accelerando import training
+from accelerando import datasets, training
 from accelerando.lessons import Budget
+from accelerando.lessons.scaling.breakdown import page_faults
 from accelerando.lessons.scaling.subject import images
 from accelerando.recipes import Recipe
+
+EPOCHS = 2
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class BatchPoint:
     accuracy: float
     accuracy_error: float  # one standard error, from the number of test images alone
     epochs_images_per_s: tuple[float, ...]  # of each epoch: how far the speed can be trusted
+    faults_per_image: float  # page faults of the training steps, after the first
 
     @property
     def speed_row(self) -> tuple[float, float, float]:
@@ -85,6 +89,21 @@ class BatchSweep:
             )
         return f"With {rule}: {speed}. And {learned}."
 
+    def faults(self) -> str:
+        """Where the memory came from."""
+        counted = ", ".join(f"{point.faults_per_image:,.1f} at {point.batch_size}" for point in self.points)
+        return f"Page faults for each image: {counted}."
+
+
+def fastest_kept(points: Sequence[BatchPoint]) -> BatchPoint:
+    """Choose the fastest of several runs whose accuracy cannot be told from that of the best one."""
+    best = max(points, key=lambda point: point.accuracy)
+
+    def is_kept(point: BatchPoint) -> bool:
+        return best.accuracy - point.accuracy <= 2 * math.hypot(best.accuracy_error, point.accuracy_error)
+
+    return max(filter(is_kept, points), key=lambda point: point.images_per_s)
+
 
 def batch_sweep(budget: Budget, *, is_scaled: bool, sizes: Sequence[int] = (8, 32, 128, 512, 2048)) -> BatchSweep:
     """Train with several batch sizes through the same images, and judge speed and accuracy.
@@ -95,12 +114,27 @@ def batch_sweep(budget: Budget, *, is_scaled: bool, sizes: Sequence[int] = (8, 3
         sizes: Batch sizes, rising.
     """
     data = images(budget)
-    points = []
-    for size in sizes if budget.name != "smoke" else sizes[1:3]:
-        rate = min(1.0, 0.05 * size / 32) if is_scaled else 0.05
-        result = training.fit(Recipe(batch_size=size, learning_rate=rate, epochs=2, schedule="one_cycle"), data)
-        error = math.sqrt(max(result.accuracy * (1 - result.accuracy), 1e-9) / len(result.predictions))
-        each_images = result.images / len(result.epoch_seconds)
-        speeds = tuple(each_images / seconds for seconds in result.epoch_seconds)
-        points.append(BatchPoint(size, rate, result.steps, result.images_per_s, result.accuracy, error, speeds))
-    return BatchSweep(tuple(points), 2, is_scaled)
+    rates = {size: min(1.0, 0.05 * size / 32) if is_scaled else 0.05 for size in sizes}
+    wanted = sizes if budget.name != "smoke" else sizes[1:3]
+    return BatchSweep(tuple(_train(size, rates[size], data) for size in wanted), EPOCHS, is_scaled)
+
+
+def _train(size: int, rate: float, data: datasets.Dataset) -> BatchPoint:
+    seen: list[tuple[int, int]] = []  # images and page faults so far, after each step
+    result = training.fit(
+        Recipe(batch_size=size, learning_rate=rate, epochs=EPOCHS, schedule="one_cycle"),
+        data,
+        on_step=lambda report: seen.append((report.images, page_faults())),
+    )
+    (first_images, first_faults), (last_images, last_faults) = seen[0], seen[-1]
+    each_images = result.images / len(result.epoch_seconds)
+    return BatchPoint(
+        size,
+        rate,
+        result.steps,
+        result.images_per_s,
+        result.accuracy,
+        math.sqrt(max(result.accuracy * (1 - result.accuracy), 1e-9) / len(result.predictions)),
+        tuple(each_images / seconds for seconds in result.epoch_seconds),
+        (last_faults - first_faults) / (last_images - first_images),
+    )

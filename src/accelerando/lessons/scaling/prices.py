@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from accelerando import costs
 from accelerando.costs import Offer
+from accelerando.lessons.scaling import disturbance
 from accelerando.lessons.scaling.threads import SpeedupCurve
 
 EXAMPLE_OFFERS = (
@@ -35,4 +36,6 @@ def price_table(curve: SpeedupCurve, offers: Sequence[Offer] = EXAMPLE_OFFERS) -
         f"{row['speedup']:.1f} | {60 * float(row['minutes']):.1f} s | {100 * float(row['price']):.3f} cents |"
         for row in costs.price_rows(curve.points[0].median_s, fraction, offers)
     ]
+    if curve.is_disturbed:
+        lines += ["", f"The table rests on the step's speed-up by threads. {disturbance.advice(curve.causes)}"]
     return "\n".join(lines)

@@ -8,7 +8,12 @@ from typing import Any
 
 from accelerando import measure, models, training
 from accelerando.lessons import Budget
+from accelerando.lessons.scaling import disturbance
+from accelerando.lessons.scaling.breakdown import StepBreakdown
 from accelerando.lessons.scaling.subject import STEP_RECIPE, images
+
+SWITCH_RECIPE = STEP_RECIPE.changed(optimizer="adamw", optimizer_kind="for_loop", batch_size=32)
+"""What the switches are tried on: an optimizer with more to do than SGD, on half the images."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,11 @@ class Switch:
     before: Mapping[str, Any]
     after: Mapping[str, Any]
     why: str
+
+    @property
+    def is_of_optimizer(self) -> bool:
+        """Whether it changes the optimizer's part of a step and no other."""
+        return set(self.before) == {"optimizer_kind"}
 
 
 SWITCHES = (
@@ -60,9 +70,8 @@ SWITCHES = (
 def measure_switch(switch: Switch, budget: Budget) -> measure.Comparison:
     """Compare both sides of a switch in this process: one training step each, in turn."""
     data = images(budget)
-    recipe = STEP_RECIPE.changed(optimizer="adamw", batch_size=32)
     before, after = (
-        training.stepper(recipe.changed(**rest), data, model=models.CnnSizes(bias=bias))
+        training.stepper(SWITCH_RECIPE.changed(**rest), data, model=models.CnnSizes(bias=bias))
         for bias, rest in (_split(switch.before), _split(switch.after))
     )
     return measure.compare(before, after, budget_s=budget.pair_s, labels=("before", switch.name))
@@ -88,3 +97,35 @@ def reading(comparisons: Sequence[measure.Comparison]) -> str:
         "undecided": "Too close to call in this time",
     }
     return ". ".join(f"{words[outcome]}: {', '.join(names)}" for outcome, names in groups.items() if names) + "."
+
+
+def ceilings(parts: StepBreakdown, comparisons: Sequence[measure.Comparison]) -> str:
+    """Set what the switches of the optimizer gave beside the most that its share of the step allows.
+
+    Args:
+        parts: Of a step by `SWITCH_RECIPE`.
+        comparisons: One for each of `SWITCHES`, in their order.
+    """
+    if parts.is_disturbed:
+        return f"What the optimizer could give at most: {disturbance.advice(parts.causes)}"
+    most = parts.ceiling("optimizer")
+    share = (
+        f"In this step (AdamW as `for_loop`, {parts.batch_size} images, {measure.duration(parts.step_s)}) the optimizer"
+        f" has {parts.share('optimizer'):.1%}, so no optimizer can make it more than **{most:.3f} times** as fast"
+    )
+    told = [
+        f"*{found.candidate.label}* {_against(found, most)}"
+        for switch, found in zip(SWITCHES, comparisons, strict=True)
+        if switch.is_of_optimizer and found.pairs
+    ]
+    return ". ".join((share, *told)) + "."
+
+
+def _against(found: measure.Comparison, most: float) -> str:
+    low, high = found.interval
+    start = f"gave {found.ratio:.3f} ({low:.3f} to {high:.3f})"
+    if low > most:
+        return f"{start}, all of it more than can be: one of the two measurements was disturbed, run the cell again"
+    if found.ratio > most:
+        return f"{start}: the part of the interval above {most:.3f} is noise"
+    return f"{start}, which fits below it"

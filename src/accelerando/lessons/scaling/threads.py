@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from accelerando import bandwidth, costs, machine, rounds, training
+from accelerando import bandwidth, costs, machine, noise, rounds, training
 from accelerando.lessons import Budget
+from accelerando.lessons.scaling import disturbance
 from accelerando.lessons.scaling.subject import STEP_RECIPE, images
 
 
@@ -21,12 +22,14 @@ class SpeedupCurve:
         points: The first one is for 1 thread.
         usable_cores: More threads than this share cores.
         is_scaled: The work grew with the threads (Gustafson); else it stayed the same (Amdahl).
+        causes: What is known to have disturbed the machine meanwhile, each in a few words.
     """
 
     label: str
     points: tuple[rounds.RoundPoint, ...]
     usable_cores: int
     is_scaled: bool = False
+    causes: tuple[str, ...] = ()
 
     @property
     def serial_fraction(self) -> float:
@@ -39,6 +42,12 @@ class SpeedupCurve:
         """The point with one thread per usable core, or the nearest below."""
         return max((point for point in self.points if point.key <= self.usable_cores), key=lambda point: point.key)
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether a point up to one thread per core is known too badly, or more threads on free cores were slower."""
+        points = [point for point in self.points if point.key <= self.usable_cores]
+        return self.last.ratio < 0.95 or any(disturbance.is_wide(point.interval) for point in points)
+
     def sentence(self) -> str:
         """What this run showed."""
         last = self.last
@@ -47,12 +56,13 @@ class SpeedupCurve:
         low, high = last.interval
         spread = "" if high == math.inf else f" (95 % interval {low:.2f} to {high:.2f})"
         start = f"{self.label}: {last.key} threads gave **{last.ratio:.2f} times** the speed{spread}"
-        if self.is_scaled and last.ratio >= 1:
+        if self.is_disturbed:
+            again = " If they are slower again: is each one's piece of work very small?" if last.ratio < 1 else ""
+            return f"{start}. {disturbance.advice(self.causes)}{again}"
+        if self.is_scaled and low > 1:
             return f"{start}, with the work grown in the same measure."
-        if low <= 1 <= high:
-            return f"{start}: whether they helped at all cannot be told."
-        if last.ratio < 1:
-            return f"{start}: they made it slower. Is something else running, or is each piece of work very small?"
+        if low <= 1:
+            return f"{start}: that they helped at all cannot be told."
         if last.ratio > 0.95 * last.key:
             return f"{start}. That is all there was to gain: here the belief survives, up to the cores there are."
         ceiling = f"{1 / self.serial_fraction:.1f}" if self.serial_fraction > 0.001 else "no visible limit"
@@ -85,11 +95,12 @@ def measure_threads(
         size = batch_size * threads if is_scaled else batch_size
         steps[threads] = training.stepper(STEP_RECIPE.changed(batch_size=min(size, 1024)), data)
     sample_s = 0.15 if budget.rounds > 1 else 0.01
-    points = rounds.measure_rounds(steps, budget.rounds, sample_s=sample_s, around=_threads)
+    with noise.watch() as watched:
+        points = rounds.measure_rounds(steps, 2 * budget.rounds, sample_s=sample_s, around=_threads)
     label = f"A training step ({batch_size} images{' per thread' if is_scaled else ''})"
     if is_scaled:
         points = tuple(_scaled(point, min(batch_size * point.key, 1024) / batch_size) for point in points)
-    return SpeedupCurve(label, points, usable_cores, is_scaled)
+    return SpeedupCurve(label, points, usable_cores, is_scaled, watched.state.disturbances)
 
 
 def _scaled(point: rounds.RoundPoint, work: float) -> rounds.RoundPoint:
