@@ -190,7 +190,7 @@ def sweep(*ratios: float) -> stalls.WorkerSweep:
         ((1.0, 1.2, 1.9, 3.8), "belief survives up to 4"),
         ((1.0,), "with no worker only"),
         ((1.0, 0.9, 0.8, 0.85), "even slower"),
-        ((1.0, 0.9, 0.8, 0.85), "without workers 25% of the core time is idle"),
+        ((1.0, 0.9, 0.8, 0.85), "leaves 25% of the core time idle"),
         ((1.0, 0.9, 0.8, 0.85), "up to 1.33 times"),
     ],
 )

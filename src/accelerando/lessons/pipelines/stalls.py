@@ -156,9 +156,9 @@ class WorkerSweep:
         if promise < 1.05:
             return f"Nor could one be: on paper they make training {promise:.2f} times as fast at most."
         return (
-            f"Not for want of cores alone: without workers {idle:.0%} of the core time is idle, because one core loads "
-            f"while the others have nothing to do, and on paper workers could make it up to {promise:.2f} times as "
-            "fast. So they must cost something that the paper leaves out. The next cells ask what."
+            "Not for want of cores alone: without workers one process loads and trains in turn, which leaves "
+            f"{idle:.0%} of the core time idle, and on paper they could make training up to {promise:.2f} times as "
+            "fast. Where did that go? The next cells ask."
         )
 
     def _is_always_slower(self) -> bool:
