@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from accelerando import catalog, submission
-from accelerando.checks import final_ranks
+from accelerando.checks import final, final_ranks, final_recipe
 from accelerando.grading import starters
 from accelerando.grading.cells import marks_of
 from accelerando.submission import LocalSubmission, NotAnswered, Result, SpeedTask
@@ -101,19 +101,29 @@ def test_own_gradients_equal_one_big_batch_on_real_ranks() -> None:
     assert (outcome.status, outcome.message) == ("passed", "right")
 
 
-@pytest.mark.parametrize(("question", "code"), wrong_answers("final.average_gradients"))
-def test_wrong_average_is_found_on_real_ranks(question: str, code: str) -> None:
-    outcome = judged(question, code)
+ASKED = {
+    "nothing is exchanged": "own gradient, a sum, or the mean",
+    "summed, not averaged": "own gradient, a sum, or the mean",
+    "shares count alike": "weight does the mean of a smaller share",
+    "a rank without an image does not take part": "the same collective calls",
+}
+
+
+@pytest.mark.parametrize(
+    "wrong", submission.find_check("final.average_gradients").wrong, ids=lambda wrong: wrong.mistake
+)
+def test_wrong_average_is_found_on_real_ranks_and_asked_about_its_cause(wrong: submission.WrongAnswer) -> None:
+    outcome = judged("final.average_gradients", wrong.code)
     assert isinstance(outcome, Result)
     assert outcome.status == "failed"
-    assert outcome.message != "not answered yet"
+    assert ASKED[wrong.mistake] in outcome.message
 
 
 @pytest.fixture
 def learns_best_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stands in for the real training: accuracy falls with the distance of the rate from the best one, as measured."""
 
-    def predictions(data, recipe, world_size: int, seed: int) -> np.ndarray:
+    def predictions(data, recipe, world_size: int, seed: int, limit_s: float) -> np.ndarray:
         best = final_ranks.LEARNING_RATE * world_size
         steps = final_ranks.steps_of(6000, world_size)
         far = abs(np.log2(recipe["learning_rate"] / best)) + 4 * (recipe["warmup_steps"] > steps / 2)
@@ -142,13 +152,26 @@ def test_recipe_is_judged_by_the_accuracy_that_it_keeps() -> None:
         assert outcome.status == "failed", wrong.mistake
 
 
+@pytest.mark.usefixtures("learns_best_near")
+@pytest.mark.parametrize("factor", [256, 1, 0.25])
+def test_lost_accuracy_is_asked_about_in_the_direction_that_helps(factor: float) -> None:
+    rate = f'base["learning_rate"] * {factor} ** (n > 1)'
+    outcome = judged(
+        "final.global_recipe", f'def global_recipe(base, n): return {{"learning_rate": {rate}, "warmup_steps": 0}}'
+    )
+    assert isinstance(outcome, Result)
+    assert outcome.status == "failed"
+    assert ("does the training still converge" in outcome.message) == (factor > 4)
+    assert ("what must each of them do" in outcome.message) == (factor <= 4)
+
+
 @pytest.mark.parametrize(("lost", "status", "seeds"), [(0.0, "passed", 2), (0.08, "failed", 2), (0.03, "undecided", 4)])
 def test_recipe_too_close_to_call_is_undecided_after_more_seeds(
     monkeypatch: pytest.MonkeyPatch, lost: float, status: str, seeds: int
 ) -> None:
     trained: list[int] = []
 
-    def predictions(data, recipe, world_size: int, seed: int) -> np.ndarray:
+    def predictions(data, recipe, world_size: int, seed: int, limit_s: float) -> np.ndarray:
         trained.append(world_size)
         labels = known_labels()
         hardness = np.random.default_rng(5).random(len(labels))
@@ -207,3 +230,45 @@ def test_mistake_after_a_failure_is_named_by_its_cause(old: str, new: str, hint:
     found = resumed_by(old, new)
     assert found.status == "failed"
     assert hint in found.message
+
+
+def test_scores_in_half_precision_are_scores_and_what_is_no_array_is_told() -> None:
+    import torch
+
+    half = torch.arange(20.0).reshape(2, 10).bfloat16()
+    assert np.array_equal(final.judge_scores(half, 2, 10), np.arange(20.0).reshape(2, 10))
+    for odd in ([[1.0], [1.0, 2.0]], "scores", None, torch.zeros(2, 10, dtype=torch.complex64)):
+        with pytest.raises(submission.Wrong, match="It should return an array of scores"):
+            final.judge_scores(odd, 2, 10)
+
+
+def test_ranks_that_do_not_report_are_not_taken_for_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerando.probes import final as probe
+
+    for reports in ([[], [], []], [[{}], [{}], [{}]], [None] * 3):
+        monkeypatch.setattr(probe, "average_gradients", lambda *_, reports=reports, **__: reports)
+        outcome = judged("final.average_gradients", cells()["final-average_gradients"])
+        assert isinstance(outcome, Result)
+        assert (outcome.status, outcome.message) == (
+            "failed", "In a run with equal shares, not every rank gave its gradients.",
+        )  # fmt: skip
+
+
+def test_training_that_takes_too_long_at_the_second_look_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerando import ranks
+
+    asked: list[float] = []
+
+    def predictions(data, recipe, world_size: int, seed: int, limit_s: float) -> np.ndarray:
+        asked.append(limit_s)
+        if len(asked) > 4:
+            raise ranks.RanksFailed(SimpleNamespace(failed_rank=None, outputs=("",), reason="not finished"))
+        labels = known_labels()
+        hardness = np.random.default_rng(5).random(len(labels))
+        return np.where(hardness < 0.17 + 0.03 * (world_size > 1), (labels + 1) % 10, labels)
+
+    monkeypatch.setattr(final_ranks, "predictions", predictions)
+    outcome = judged("final.global_recipe", cells()["final-global_recipe"])
+    assert isinstance(outcome, Result)
+    assert outcome.status == "undecided"
+    assert all(limit_s <= final_recipe.LIMIT_S for limit_s in asked)

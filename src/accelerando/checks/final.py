@@ -1,5 +1,6 @@
 """The untimed part of the final's checks. Speed and accuracy are measured by ``./course assess``, not here."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,12 @@ def judge_scores(scores: Any, images: int, classes: int) -> np.ndarray:
     Raises:
         Wrong: If it has another shape, or a score that is no number.
     """
-    found = np.asarray(scores) if isinstance(scores, np.ndarray | list) or hasattr(scores, "numpy") else None
+    found = None
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # a list of unequal rows is no array
+        if hasattr(scores, "is_floating_point"):
+            scores = scores.float() if scores.is_floating_point() else scores  # numpy has no bfloat16
+        if isinstance(scores, np.ndarray | list) or hasattr(scores, "numpy"):
+            found = np.asarray(scores)
     if found is None or found.dtype.kind not in "fiu":
         raise Wrong(f"`predict` returned {type(scores).__name__}. It should return an array of scores.")
     if found.shape != (images, classes):
@@ -99,11 +105,20 @@ def average_gradients(sub: Submission, rng: np.random.Generator) -> None:
         raise Wrong("The gradients did not come back.")
     for kind, case, reports in zip(kinds, cases, found, strict=True):
         expected = probe.whole_gradient(case["seed"], case["shares"])
+        is_whole = isinstance(reports, list) and len(reports) == len(case["shares"])
+        if not is_whole or not all(isinstance(report, dict) for report in reports):
+            raise Wrong(f"In a run with {kind}, not every rank gave its gradients.")
         for rank, report in enumerate(reports):
-            _judge_gradients(expected, report, f"with {kind}, on rank {rank}")
+            _judge_gradients(expected, report, f"with {kind}, on rank {rank}", len(set(case["shares"])) == 1)
 
 
-def _judge_gradients(expected: dict[str, Any], found: dict[str, Any], where: str) -> None:
+_AVERAGED = {
+    True: "Is it this rank's own gradient, a sum, or the mean of all ranks?",
+    False: "What weight does the mean of a smaller share deserve?",
+}
+
+
+def _judge_gradients(expected: dict[str, Any], found: dict[str, Any], where: str, is_even: bool) -> None:
     import torch
 
     for name, gradient in expected.items():
@@ -115,8 +130,7 @@ def _judge_gradients(expected: dict[str, Any], found: dict[str, Any], where: str
             continue
         raise Wrong(
             f"In a run {where}, the gradient of {name!r} has length {float(found[name].norm()):.4g}; one process with "
-            f"all images gets {float(gradient.norm()):.4g}, and other values. What weight does the mean of a smaller "
-            "share deserve?"
+            f"all images gets {float(gradient.norm()):.4g}, and other values. {_AVERAGED[is_even]}"
         )
     extra = [name for name in found if name not in expected and float(found[name].abs().max()) > 0]
     if extra:

@@ -38,7 +38,9 @@ def network(classes: int = 10) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inputs * 9, classes))
 
 
-def predictions(data: Mapping[str, Any], recipe: Mapping[str, Any], world_size: int, seed: int) -> np.ndarray:
+def predictions(
+    data: Mapping[str, Any], recipe: Mapping[str, Any], world_size: int, seed: int, limit_s: float
+) -> np.ndarray:
     """Train on ``world_size`` ranks and classify the held-out images.
 
     Args:
@@ -46,6 +48,7 @@ def predictions(data: Mapping[str, Any], recipe: Mapping[str, Any], world_size: 
         recipe: "learning_rate" and "warmup_steps"; after the warm-up the rate falls evenly to 0.
         world_size: Ranks, one thread each.
         seed: Of weights and order.
+        limit_s: Longest time.
 
     Returns:
         int64, one class for each held-out image.
@@ -54,7 +57,7 @@ def predictions(data: Mapping[str, Any], recipe: Mapping[str, Any], world_size: 
         ranks.RanksFailed: If the machine does not get there in time.
     """
     payload = {"data": dict(data), "recipe": dict(recipe), "seed": seed}
-    found = ranks.run(f"{__name__}:on_one_rank", world_size, payload=payload, time_limit_s=150.0)
+    found = ranks.run(f"{__name__}:on_one_rank", world_size, payload=payload, time_limit_s=limit_s)
     answers: np.ndarray = found.values[0]
     return answers
 

@@ -1,6 +1,7 @@
 """Judges the final's recipe for many ranks: one rank keeps its recipe, four ranks train for real."""
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from accelerando.checks import final_ranks as course
 from accelerando.submission import NotMeasurableHere, Submission, Undecided, Wrong
 
 IMAGES = 6000
+LIMIT_S = 150.0  # for all trainings: the rest of the final needs its time, too
 LOOKS = (2, 4)  # after so many seeds the accuracies are compared; the second time only when the first did not tell
 CONFIDENCE = 1 - 0.05 / len(LOOKS)  # so that both looks together err as seldom as one of 95 %
 
@@ -37,15 +39,20 @@ def judge(sub: Submission, rng: np.random.Generator) -> None:
     found = _compare(recipe, margin, rng)
     changed = f"On {course.WORLD_SIZE} ranks the accuracy changed by {100 * found.difference:+.1f} points"
     if found.verdict == "lost":
-        raise Wrong(
-            f"{changed} in as many epochs. There are {course.WORLD_SIZE} times fewer steps: what must each of them do?"
-        )
+        raise Wrong(f"{changed} in as many epochs. {_hint(recipe['learning_rate'] / base['learning_rate'])}")
     if found.verdict == "undecided":
         low, high = (100 * end for end in found.interval)
         raise Undecided(
             f"{changed} ({low:+.1f} to {high:+.1f}), and {100 * margin:g} may be lost: too close to call. A recipe "
             "that keeps more decides it, or another try."
         )
+
+
+def _hint(times_the_rate: float) -> str:
+    """Ask what may have cost the accuracy: steps too long or too short."""
+    if times_the_rate > 1.01 * course.WORLD_SIZE:
+        return f"The rate is {times_the_rate:.3g} times that of one rank: does the training still converge with it?"
+    return f"There are {course.WORLD_SIZE} times fewer steps: what must each of them do?"
 
 
 def _compare(recipe: dict[str, float], margin: float, rng: np.random.Generator) -> stats.AccuracyVerdict:
@@ -56,17 +63,22 @@ def _compare(recipe: dict[str, float], margin: float, rng: np.random.Generator) 
     seeds = [int(number) for number in rng.integers(2**31, size=max(LOOKS))]
     one: list[np.ndarray] = []
     many: list[np.ndarray] = []
+    ends_s, found = time.monotonic() + LIMIT_S, None
     for look in LOOKS:
         for seed in seeds[len(one) : look]:
             try:
-                one.append(course.predictions(data, base, 1, seed) == known.test.labels)
-                many.append(course.predictions(data, recipe, course.WORLD_SIZE, seed) == known.test.labels)
+                for found_right, how, count in ((one, base, 1), (many, recipe, course.WORLD_SIZE)):
+                    left_s = max(1.0, ends_s - time.monotonic())
+                    found_right.append(course.predictions(data, how, count, seed, left_s) == known.test.labels)
             except ranks.RanksFailed as failure:
+                if found is not None:
+                    return found  # undecided at the first look, and the time is over
                 why = f"the training on {course.WORLD_SIZE} ranks did not end here: {failure.result.reason}"
                 raise NotMeasurableHere(why) from None
         found = stats.paired_non_inferiority(np.stack(one), np.stack(many), margin, confidence=CONFIDENCE)
         if found.verdict != "undecided":
             break
+    assert found is not None
     return found
 
 
