@@ -2,8 +2,8 @@
 
     python benchmarks/whole_course.py [lessons] [smoke] [labs] [final] [--only 1 2] [--times 3] [--loaded] [--table]
 
-Lessons run with the quick budget and "smoke" with the tests' own; nothing is stored in their notebooks. Labs and the
-final are graded as `./course check --solution` and `./course assess` do. ``--times`` grades each lab so often in a row,
+Lessons run with the quick budget and "smoke" with the tests' own; with ``--store`` the quick ones' outputs go into their
+notebooks, as with `./course lesson`. Labs and the final are graded as `./course check --solution` and `./course assess` do. ``--times`` grades each lab so often in a row,
 ``--loaded`` keeps one core busy meanwhile. The file of results is written after each row; a later call replaces the
 rows that it makes anew.
 """
@@ -44,10 +44,10 @@ def load(is_loaded: bool) -> Iterator[None]:
         burner.wait()
 
 
-def run_lesson(number: int, budget: lesson_run.Budget) -> dict[str, Any]:
-    """Run a lesson's notebook from its first cell to its last, and leave its file as it is."""
+def run_lesson(number: int, budget: lesson_run.Budget, store: bool) -> dict[str, Any]:
+    """Run a lesson's notebook from its first cell to its last."""
     with machine.watch() as watch:
-        ran = lesson_run.run_lesson(catalog.find(str(number)), budget, store=False)
+        ran = lesson_run.run_lesson(catalog.find(str(number)), budget, store=store and budget == "quick")
     return {"seconds": ran.elapsed_s, "cells": ran.cells, "others_fraction": watch.state.others_fraction}
 
 
@@ -82,7 +82,7 @@ def _measured(result: dict[str, Any]) -> dict[str, Any]:
     return min(tasks.values(), key=lambda task: task["ratio"]) if tasks else evidence if "ratio" in evidence else {}
 
 
-def rows(part: str, numbers: list[int], times: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def rows(part: str, numbers: list[int], times: int, store: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of one part, each with its name, as they are made."""
     if part == "final":
         reference = work.checkout() / "solutions" / "final" / "final.ipynb"
@@ -92,7 +92,7 @@ def rows(part: str, numbers: list[int], times: int) -> Iterator[tuple[str, dict[
         if part == "labs":
             yield f"lab {number}", {"graded": [grade("check", str(number), "--solution") for _ in range(times)]}
         else:
-            yield f"lesson {number}", run_lesson(number, "quick" if part == "lessons" else "smoke")
+            yield f"lesson {number}", run_lesson(number, "quick" if part == "lessons" else "smoke", store)
 
 
 def tell(name: str, row: dict[str, Any]) -> str:
@@ -115,17 +115,20 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", type=int, default=[lesson.number for lesson in catalog.lessons()])
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--loaded", action="store_true")
+    parser.add_argument("--store", action="store_true")
     parser.add_argument("--table", action="store_true", help="only print what is there")
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(PARTS)}")
-    record = json.loads(options.output.read_text(encoding="utf-8")) if options.output.is_file() else {"schema": 1}
+    record: dict[str, Any] = {"schema": 1}
+    if options.output.is_file():
+        record = json.loads(options.output.read_text(encoding="utf-8"))
     began_s, lost = time.monotonic(), False
     with load(options.loaded):
         for part in () if options.table else options.parts or PARTS:
             kept = record.setdefault(f"{part}, one core loaded" if options.loaded else part, {})
-            for name, row in rows(part, options.only, options.times):
+            for name, row in rows(part, options.only, options.times, options.store):
                 kept[name] = row
                 print(tell(name, row), flush=True)
                 lost |= any(each["exit_code"] in (1, 2) for each in row.get("graded", ()))
