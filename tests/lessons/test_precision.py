@@ -9,7 +9,18 @@ import torch
 
 from accelerando import counts, formats, machine, measure, models
 from accelerando.lessons import BUDGETS, precision
-from accelerando.lessons.precision import casting, gradients, memory, orders, rounding, scaler, speed, task
+from accelerando.lessons.precision import (
+    casting,
+    gradients,
+    lowered,
+    memory,
+    orders,
+    rounding,
+    runs,
+    scaler,
+    speed,
+    task,
+)
 from accelerando.recipes import Recipe
 
 SMOKE = BUDGETS["smoke"]
@@ -59,11 +70,14 @@ def test_underflow_is_what_the_histogram_predicts() -> None:
     assert found.measured[0] == pytest.approx(found.predicted[0], abs=0.05)
     assert found.measured[1] < found.measured[0] / 3
     assert found.overflowed == (False, False, True)
+    assert found.among[2] == gradients.KINDS
     assert "2^40" in found.sentence()
     assert found.sentence().startswith("With no loss scale fp16 lost")
 
 
 def test_the_sentence_is_prepared_for_no_underflow_and_for_overflow_only() -> None:
+    summed = gradients.Underflow((1.0, 2.0), (0.1, 0.0), (0.1, 0.0), (False, True), ((), ("weights",)))
+    assert "With 2^1 some of the weights' gradients" in summed.sentence()
     assert "nothing to mend" in gradients.Underflow((1.0,), (0.0,), (0.0,), (False,)).sentence()
     assert "every scale" in gradients.Underflow((1.0,), (0.0,), (0.0,), (True,)).sentence()
 
@@ -93,6 +107,14 @@ def test_accuracy_is_compared_run_by_run() -> None:
     assert "2 run(s)" not in found.sentence()
 
 
+def test_the_accuracy_that_decides_is_that_of_the_net_it_decides_for() -> None:
+    found = precision.judge_accuracy(dataclasses.replace(SMOKE, train_images=64, test_images=50), table(1.6))
+    assert found is not None
+    assert found.net == "wide MLP"
+    assert [row.name for row in found.rows] == [rounding.AUTOCAST]
+    assert precision.judge_accuracy(SMOKE, table(1.0, verdict="undecided")) is None
+
+
 # -- scaler
 
 
@@ -113,6 +135,31 @@ def test_the_sentence_is_prepared_for_a_run_of_overflows() -> None:
     assert "Every step overflowed" in scaler.ScaleTrace((8.0, 4.0), (True, True), 8).sentence()
 
 
+def half_runs(*verdicts: str) -> runs.HalfRuns:
+    from accelerando.stats import AccuracyVerdict
+
+    made = [AccuracyVerdict(one, 0.0, (-0.01, 0.01), 0.95, (1, 1), 10, "") for one in verdicts]  # type: ignore[arg-type]
+    ways = zip(((1, False), (2**20, False), (2**20, True)), made, strict=True)
+    return runs.HalfRuns(tuple(runs.HalfRun(terms, has, 0.7, one) for (terms, has), one in ways), 0.7, 1)
+
+
+def test_a_loss_over_many_terms_learns_nothing_without_a_scale() -> None:
+    few = dataclasses.replace(SMOKE, train_images=2000, test_images=400)
+    bare, many, scaled = runs.train_in_half(few).rows
+    assert many.accuracy < 0.3 < scaled.accuracy
+    assert many.verdict.verdict == "lost"
+    assert abs(bare.accuracy - scaled.accuracy) < 0.1
+
+
+def test_the_sentence_on_runs_in_half_follows_the_verdicts() -> None:
+    shown = half_runs("kept", "lost", "kept").sentence()
+    assert "No error was raised" in shown
+    assert "The scaler brought it back" in shown
+    assert "Nor does every loss" in shown
+    assert "brought it back" not in half_runs("kept", "lost", "undecided").sentence()
+    assert "none of these runs" in half_runs("undecided", "undecided", "kept").sentence()
+
+
 def test_only_the_right_order_is_right() -> None:
     right, clip_first, unscale_each, summed, past = orders.compare_orders(SMOKE).rows
     assert right.error < 0.02
@@ -129,9 +176,13 @@ def test_a_table_of_orders_says_which_were_noticed() -> None:
 
 
 def test_a_restart_with_state_skips_fewer_steps() -> None:
-    found = scaler.measure_restart(SMOKE)
+    found, usual = scaler.measure_restart(SMOKE).rows
     assert found.skipped_with < found.skipped_without
-    assert found.settled < 2.0**24
+    assert found.settled < found.start == 2.0**24
+    assert usual.start == 2.0**16
+    told = scaler.Restarts((found, usual)).sentence()
+    assert "256 times torch's default" in told
+    assert told.count("\n| 2^") == 2
 
 
 # -- casting
@@ -143,6 +194,7 @@ def test_products_are_cast_down_and_a_loss_up() -> None:
     assert found["conv2d"].kind.startswith("narrow")
     assert found["mse_loss"].kind.startswith("wide")
     assert found["relu, add, max_pool"].kind.startswith("neither")
+    assert found["cat, stack"].kind == "joins: of one of each it makes fp32"
     assert casting.rules_table(tuple(found.values())).count("\n") == 1 + len(found)
 
 
@@ -168,11 +220,21 @@ def test_autocast_keeps_more_for_few_images_and_less_for_many() -> None:
     assert "weigh more" in found.sentence()
 
 
+def test_copies_of_weights_are_those_that_the_way_back_needs() -> None:
+    wide, slim = (memory.measure_saved(net, 8) for net in ("wide MLP", "slim CNN"))
+    assert (wide.copies, wide.layers) == (2, 3)  # the images need no gradient
+    assert wide.copy_bytes == 2 * (2048 * 2048 + 2048 * 10)
+    assert wide.kept_bytes["bf16"] > wide.copy_bytes > slim.copy_bytes > 0
+    assert "2 of the 3 layers" in memory.SavedSweep((wide, slim)).sentence()
+
+
 def test_recomputing_keeps_less() -> None:
     kept = memory.measure_saved("slim CNN", 32, with_recomputing=True).kept_bytes
     assert kept["fp32 recomputed"] < kept["fp32"] / 1.5
     assert kept["bf16 recomputed"] <= kept["fp32 recomputed"]
-    assert memory.recompute_table(8).count("\n") == 3
+    told = memory.recompute_table(128)
+    assert told.count("\n|") == 3
+    assert "for the wide MLP it saves nothing in fp32 and keeps" in told
 
 
 def test_recomputing_changes_no_gradient() -> None:
@@ -188,9 +250,9 @@ def test_recomputing_changes_no_gradient() -> None:
 # -- speed
 
 
-def comparison(ratio: float, verdict: str, pairs: int = 9) -> measure.Comparison:
+def comparison(ratio: float, verdict: str, pairs: int = 9, spread: float = 0.1) -> measure.Comparison:
     side = measure.Measurement("x", 1.0, (0.9, 1.1), 0.95, (1.0,), 1, 1.0, 0.0, 0.0, 1.0, machine.UNKNOWN_STATE)
-    ends = (ratio * 0.9, ratio * 1.1)
+    ends = (ratio * (1 - spread), ratio * (1 + spread))
     return measure.Comparison(
         verdict, ratio, ends, 0.99, 1.0, pairs, 20, side, side, 3.0, 1.0, "", (), machine.UNKNOWN_STATE  # type: ignore[arg-type]
     )  # fmt: skip
@@ -208,18 +270,56 @@ def table(*ratios: float, has_units: bool | None = True, verdict: str = "faster"
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (table(1.9, 1.95), "Here the belief survives"),
+        (table(2.5, 2.4), "more than twice as fast"),
+        (table(1.9, 1.95), "Whether it is twice as fast the intervals do not tell"),
         (table(1.6, 1.3), "not twice as fast"),
         (table(1.6, 0.8), "It depends on what is computed"),
         (table(1.3, 1.2, has_units=False), "although the flags name no units"),
-        (table(0.15, 0.2, has_units=False), "slower by 5.0 times or more. The flags said so"),
+        (table(0.15, 0.2, has_units=False), "at least 4.5 times. The flags said so"),
         (table(0.5, 0.6), "trust the measurement"),
-        (table(1.0, 1.02), "Nothing won"),
+        (table(1.0, 1.02), "nothing is shown to be won"),
         (table(1.0, pairs=0), "not one pair"),
     ],
 )
 def test_the_sentence_is_prepared_for_every_machine(found: speed.SpeedTable, words: str) -> None:
     assert words in found.sentence()
+
+
+def test_a_detour_that_is_quick_clears_the_conversions() -> None:
+    rows = [
+        speed.SpeedRow("product", name, comparison(ratio, "not faster"), False)
+        for name, ratio in (("fp16", 0.02), ("fp16" + speed.BY_HAND, 0.8))
+    ]
+    told = speed.SpeedTable(tuple(rows)).sentence()
+    assert "The conversions are not to blame" in told
+    assert "1.2 times as long as in fp32, and torch's own way 50 times" in told
+    rows[1] = speed.SpeedRow("product", "fp16" + speed.BY_HAND, comparison(0.03, "not faster"), False)
+    assert "to blame" not in speed.SpeedTable(tuple(rows)).sentence()
+
+
+@pytest.mark.parametrize(
+    ("product", "words"), [(3.0, "gains less"), (1.0, "gains more"), (1.5, "two intervals overlap")]
+)
+def test_a_step_is_set_beside_its_product(product: float, words: str) -> None:
+    assert words in precision.compare_gains(table(product), table(1.6, 1.55))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(0.2, "slower, as it would be"), (2.0, "still faster"), (1.02, "too close to call")]
+)
+def test_without_units_every_outcome_has_its_words(ratio: float, words: str) -> None:
+    assert words in lowered.Lowered((comparison(ratio, "undecided"),)).sentence()
+
+
+def test_units_are_taken_away_only_where_there_are_some() -> None:
+    here = dataclasses.replace(machine.probe(), has_bf16=False)
+    assert "no bf16 units" in lowered.measure_lowered(BUDGETS["quick"], here).sentence()
+    assert (
+        "no time for processes"
+        in lowered.measure_lowered(SMOKE, dataclasses.replace(here, has_bf16=True, architecture="x86_64")).sentence()
+    )
+    step = lowered.prepare_step("slim CNN", "bf16", 128, 50)
+    assert math.isfinite(step())
 
 
 @pytest.mark.parametrize("flag", [True, False, None])
@@ -242,8 +342,8 @@ SAVED = memory.Saved("wide MLP", 256, {"fp32": 100, "bf16": 120}, 10)
     ("verdict", "kept", "expected", "words"),
     [
         ("faster", "kept", "bf16", "1.60 times as fast"),
-        ("faster", "undecided", "bf16", "more runs"),
-        ("faster", "lost", "fp32", "loses accuracy"),
+        ("faster", "undecided", "fp32", "more seeds"),
+        ("faster", "lost", "fp32", "That is a loss"),
         ("not faster", "kept", "fp32", "1.20 times the bytes"),
         ("undecided", "kept", "fp32", "not decided"),
     ],
@@ -254,9 +354,13 @@ def test_the_decision_follows_the_measurements(verdict: str, kept: str, expected
     assert words in found.sentence()
 
 
+def test_without_a_gain_no_accuracy_is_needed() -> None:
+    assert precision.decide(table(0.4, verdict="not faster"), None, SAVED).precision == "fp32"
+
+
 def test_everything_about_speed_runs_on_this_machine() -> None:
     here = machine.probe()
-    assert len(precision.measure_products(SMOKE, here).rows) == 3
+    assert len(precision.measure_products(SMOKE, here).rows) == 5 - bool(here.has_bf16) - bool(here.has_fp16)
     steps = precision.measure_steps(SMOKE, here, precisions=("bf16",))
     assert steps.find("wide MLP", "bf16").comparison.ratio > 0 or not steps.rows[0].comparison.pairs
     assert list(precision.measure_batches(SMOKE).comparisons) == [16]
@@ -264,7 +368,11 @@ def test_everything_about_speed_runs_on_this_machine() -> None:
 
 @pytest.mark.parametrize(
     ("first", "last", "words"),
-    [(1.2, 2.0, "the less the casts"), (2.0, 1.2, "something else"), (1.5, 1.52, "hardly count")],
+    [
+        (1.2, 2.0, "the less both of them count"),
+        (2.0, 1.2, "something else decides"),
+        (1.5, 1.52, "hardly counts here"),
+    ],
 )
 def test_the_batch_table_says_which_way_it_goes(first: float, last: float, words: str) -> None:
     found = {16: comparison(first, "faster"), 64: comparison(1.5, "faster", 0), 256: comparison(last, "faster")}

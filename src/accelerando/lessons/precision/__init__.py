@@ -4,13 +4,16 @@ Every experiment returns a frozen result with a ``sentence``: what this run show
 """
 
 from accelerando.lessons.precision.casting import rules, rules_table, traps, traps_table
-from accelerando.lessons.precision.decision import decide
+from accelerando.lessons.precision.decision import decide, judge_accuracy
 from accelerando.lessons.precision.gradients import measure_underflow, sample_gradients
+from accelerando.lessons.precision.lowered import measure_lowered
 from accelerando.lessons.precision.memory import measure_saved, recompute_table, sweep_saved
 from accelerando.lessons.precision.orders import compare_orders
 from accelerando.lessons.precision.rounding import compare_accuracy, measure_swallowed, stuck_table
+from accelerando.lessons.precision.runs import train_in_half
 from accelerando.lessons.precision.scaler import measure_restart, trace_scale
 from accelerando.lessons.precision.speed import (
+    compare_gains,
     describe_hardware,
     measure_batches,
     measure_matmul_errors,
@@ -22,10 +25,13 @@ from accelerando.lessons.precision.task import NETS
 __all__ = [
     "NETS",
     "compare_accuracy",
+    "compare_gains",
     "compare_orders",
     "decide",
     "describe_hardware",
+    "judge_accuracy",
     "measure_batches",
+    "measure_lowered",
     "measure_matmul_errors",
     "measure_products",
     "measure_restart",
@@ -40,6 +46,7 @@ __all__ = [
     "stuck_table",
     "sweep_saved",
     "trace_scale",
+    "train_in_half",
     "traps",
     "traps_table",
 ]

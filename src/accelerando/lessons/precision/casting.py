@@ -21,37 +21,49 @@ class Rule:
         operator: Its name.
         of_fp32: Result for fp32 inputs.
         of_half: Result for inputs in the narrow type.
+        of_both: Result for one input of each type, where it joins several; else empty.
     """
 
     operator: str
     of_fp32: str
     of_half: str
+    of_both: str = ""
 
     @property
     def kind(self) -> str:
         """What autocast does with it."""
         if self.of_fp32 != "fp32":
             return "narrow: inputs are cast down"
+        if self.of_both:
+            return f"joins: of one of each it makes {self.of_both}"
         return "wide: inputs are cast up" if self.of_half == "fp32" else "neither: takes what comes"
 
 
-def _operators() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+Operator = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _operators() -> dict[str, tuple[Operator, ...]]:
+    """Operators by name, several in one row where they are expected to behave alike; each of them is run."""
     functional = nn.functional
     draw = torch.Generator().manual_seed(0)
     weight, kernel = torch.randn(8, 8, generator=draw), torch.randn(4, 4, 3, 3, generator=draw)
     return {
-        "linear, matmul": lambda x: functional.linear(x, weight),
-        "conv2d": lambda x: functional.conv2d(x.reshape(1, 4, 4, 4), kernel),
-        "scaled_dot_product_attention": lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None]),
-        "relu, add, max_pool": lambda x: torch.relu(x) + x,
-        "batch_norm": lambda x: functional.batch_norm(x, None, None, training=True),
-        "layer_norm": lambda x: functional.layer_norm(x, x.shape[1:]),
-        "softmax": lambda x: functional.softmax(x, 1),
-        "sum, mean": lambda x: x.mean(),
-        "exp, pow": lambda x: x.exp(),
-        "mse_loss": lambda x: functional.mse_loss(x, x),
-        "cross_entropy": lambda x: functional.cross_entropy(x, torch.zeros(8, dtype=torch.int64)),
+        "linear, matmul": (lambda x: functional.linear(x, weight), lambda x: x @ weight),
+        "conv2d": (lambda x: functional.conv2d(x.reshape(1, 4, 4, 4), kernel),),
+        "scaled_dot_product_attention": (lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None]),),
+        "relu, add, max_pool": (torch.relu, lambda x: x + x, lambda x: functional.max_pool2d(x[None], 2)),
+        "batch_norm": (lambda x: functional.batch_norm(x, None, None, training=True),),
+        "layer_norm": (lambda x: functional.layer_norm(x, x.shape[1:]),),
+        "softmax": (lambda x: functional.softmax(x, 1),),
+        "sum, mean": (torch.sum, torch.mean),
+        "exp, pow": (torch.exp, lambda x: x.pow(2.0)),
+        "cat, stack": (lambda x: torch.cat([x, x]), lambda x: torch.stack([x, x])),
+        "mse_loss": (lambda x: functional.mse_loss(x, x),),
+        "cross_entropy": (lambda x: functional.cross_entropy(x, torch.zeros(8, dtype=torch.int64)),),
     }
+
+
+_JOINING: dict[str, Callable[[list[torch.Tensor]], torch.Tensor]] = {"cat": torch.cat, "stack": torch.stack}
 
 
 def rules(half: torch.dtype = torch.bfloat16) -> tuple[Rule, ...]:
@@ -59,10 +71,18 @@ def rules(half: torch.dtype = torch.bfloat16) -> tuple[Rule, ...]:
     draw = torch.Generator().manual_seed(1)
     wide = torch.randn(8, 8, generator=draw)
     found = []
-    for name, operator in _operators().items():
-        with torch.autocast("cpu", half):
-            results = [operator(x).dtype for x in (wide, wide.to(half))]
-        found.append(Rule(name, *(_NAMES.get(result, str(result)) for result in results)))
+    with torch.autocast("cpu", half):
+        for row, operators in _operators().items():
+            names = row.split(", ")
+            kinds = {}
+            for name, operator in zip(names, operators, strict=True):
+                results = [operator(x).dtype for x in (wide, wide.to(half))]
+                if name in _JOINING:
+                    results.append(_JOINING[name]([wide, wide.to(half)]).dtype)
+                kinds[name] = [_NAMES.get(result, str(result)) for result in results]
+            are_alike = len({tuple(kind) for kind in kinds.values()}) == 1
+            rows = {row: kinds[names[0]]} if are_alike else kinds
+            found += [Rule(name, *kind) for name, kind in rows.items()]
     return tuple(found)
 
 
@@ -106,9 +126,14 @@ def traps_table(found: tuple[Trap, ...]) -> str:
 def _mask() -> Trap:
     scores = torch.full((1, 4), -1e9).half()
     found = scores.softmax(1)[0, 0].item()
+    try:
+        torch.zeros(1, 4).half().masked_fill(torch.ones(1, 4, dtype=torch.bool), -1e9)
+        direct = "takes it without a word"
+    except RuntimeError:
+        direct = "refuses it with an error"
     return Trap(
-        "attention scores masked with -1e9 in fp16, a row all masked",
-        f"-1e9 is {scores[0, 0].item():.0f} in fp16, and the softmax {found:.2f}",
+        "a mask of -1e9, made in fp32 and cast to fp16 with the scores, a row all masked",
+        f"-1e9 is {scores[0, 0].item():.0f} in fp16, and the softmax {found:.2f} (`masked_fill` on fp16 {direct})",
         "`torch.finfo(x.dtype).min`, or a boolean mask given to the attention",
         found != found,
     )
@@ -121,7 +146,7 @@ def _own_exp() -> Trap:
         own = (hidden.exp() / hidden.exp().sum(1, keepdim=True))[0, 0].item()
         ready = hidden.softmax(1)[0, 0].item()
     return Trap(
-        "a softmax written by hand, on fp16 logits up to 20",
+        "a softmax written by hand, on fp16 logits up to 20, on a CPU (a GPU's autocast casts `exp` up)",
         f"exp(20) overflows: {own:.2f}, where torch's own softmax gives {ready:.2f}",
         "torch's `softmax` and losses, on `logits.float()`",
         own != own,

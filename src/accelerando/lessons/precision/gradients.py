@@ -131,13 +131,15 @@ class Underflow:
         scales: Loss scales, powers of two, rising.
         predicted: Share that the histogram of the fp32 run says will be lost.
         measured: Share of zeros in a real backward under fp16 autocast, minus that in fp32.
-        overflowed: Whether that backward held infinity or NaN.
+        overflowed: Whether that backward held infinity or NaN, in a gradient of whatever kind.
+        among: Kinds of gradients (``KINDS``) in which they were found, in the same order.
     """
 
     scales: tuple[float, ...]
     predicted: tuple[float, ...]
     measured: tuple[float, ...]
     overflowed: tuple[bool, ...]
+    among: tuple[tuple[str, ...], ...] = ()
 
     @property
     def safe(self) -> tuple[int, ...]:
@@ -155,10 +157,19 @@ class Underflow:
         best = min(self.safe, key=lambda place: self.measured[place])
         pairs = zip(self.scales, self.overflowed, strict=True)
         end = [f"2^{np.log2(scale):.0f}" for scale, is_over in pairs if is_over]
-        over = f" With {end[0]} the largest ones became infinity." if end else " None of the scales tried overflowed."
+        over = f" With {end[0]} {self._who()} became infinity." if end else " None of the scales tried overflowed."
         if self.measured[0] < 0.005:
             return f"{first}: nothing to mend in this net.{over}"
         return f"{first}; with a scale of 2^{np.log2(self.scales[best]):.0f} it lost {self.measured[best]:.1%}.{over}"
+
+    def _who(self) -> str:
+        """Which gradients overflowed first, as the scale rose."""
+        first = next((kinds for kinds in self.among if kinds), ())
+        if first == ("weights",):
+            return (
+                "some of the weights' gradients (sums over all images, and so the largest; the activations' still fit)"
+            )
+        return "the largest ones" if len(first) != 1 else f"the largest of the {first[0]}' gradients"
 
 
 def measure_underflow(
@@ -175,27 +186,29 @@ def measure_underflow(
         seeds.seed(RECIPE.seed)
         module = models.build(models.SLIM_CNN)
     training.fit(RECIPE, data, model=module)
-    exact = _backward(module, batch, labels, 1.0, None)
+    exact, _ = _backward(module, batch, labels, 1.0, None)
     share = _zeros(exact)
     scales = tuple(2.0**exponent for exponent in exponents)
     predicted = [formats.FP16.fate(exact.double().numpy() * scale).lost * (1 - share) for scale in scales]
     real = [_backward(module, batch, labels, scale, torch.float16) for scale in scales]
-    overflowed = [not bool(torch.isfinite(found).all()) for found in real]
-    measured = [max(0.0, _zeros(found) - share) for found in real]
-    return Underflow(scales, tuple(predicted), tuple(measured), tuple(overflowed))
+    measured = [max(0.0, _zeros(found) - share) for found, _ in real]
+    among = tuple(kinds for _, kinds in real)
+    return Underflow(scales, tuple(predicted), tuple(measured), tuple(bool(kinds) for kinds in among), among)
 
 
 def _backward(
     module: nn.Module, batch: torch.Tensor, labels: torch.Tensor, scale: float, half: torch.dtype | None
-) -> torch.Tensor:
-    """All gradients of layers' outputs, as one flat tensor."""
+) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """All gradients of layers' outputs, as one flat tensor; and the kinds of gradients that hold infinity or NaN."""
     with _watched(module) as seen:
         with torch.autocast("cpu", half or torch.bfloat16, enabled=half is not None):
             logits = module(batch)
         loss = nn.functional.cross_entropy(logits.float(), labels)
         (loss * scale).backward()
+    seen["weights"] = [entry.grad for entry in module.parameters() if entry.grad is not None]
+    bad = tuple(kind for kind in KINDS if not all(bool(torch.isfinite(found).all()) for found in seen[kind]))
     module.zero_grad(set_to_none=True)
-    return torch.cat(seen["activations"])
+    return torch.cat(seen["activations"]), bad
 
 
 def _zeros(values: torch.Tensor) -> float:

@@ -23,12 +23,18 @@ class Saved:
         batch_size: Images.
         kept_bytes: "fp32", "bf16" (autocast), and both with recomputing ("… recomputed") -> bytes.
         weight_bytes: Size of the parameters in fp32.
+        copy_bytes: Those of ``kept_bytes["bf16"]`` that are narrow copies of weights.
+        copies: How many weights they are copies of.
+        layers: How many layers have weights that autocast casts.
     """
 
     net: str
     batch_size: int
     kept_bytes: dict[str, int]
     weight_bytes: int
+    copy_bytes: int = 0
+    copies: int = 0
+    layers: int = 0
 
     @property
     def ratio(self) -> float:
@@ -51,7 +57,32 @@ def measure_saved(net: str, batch_size: int, *, with_recomputing: bool = False) 
     kept = {name: _kept(module, batch, half, 0) for name, half in (("fp32", False), ("bf16", True))}
     if with_recomputing:
         kept |= {f"{name} recomputed": _kept(module, batch, name == "bf16", 2) for name in ("fp32", "bf16")}
-    return Saved(net, batch_size, kept, counts.parameter_bytes(module))
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    copies = _kept_copies(module, batch, [layer.weight for layer in layers])
+    return Saved(net, batch_size, kept, counts.parameter_bytes(module), sum(copies), len(copies), len(layers))
+
+
+def _kept_copies(module: nn.Module, batch: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[int]:
+    """Bytes of each weight's narrow copy that a forward under autocast keeps: tensors that hold just its numbers."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == torch.bfloat16:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.detach()
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        module(batch)
+    found = []
+    for weight in weights:
+        numbers = weight.detach().to(torch.bfloat16).reshape(-1)
+        wanted = numbers.sort().values
+        alike = [entry for entry in kept.values() if entry.untyped_storage().nbytes() == 2 * numbers.numel()]
+        found += [2 * numbers.numel() for entry in alike if entry.reshape(-1).sort().values.equal(wanted)][:1]
+    return found
 
 
 def _kept(module: nn.Module, batch: torch.Tensor, is_half: bool, segments: int) -> int:
@@ -81,15 +112,25 @@ class SavedSweep:
         """What the count showed."""
         most, least = (pick(self.rows, key=lambda row: row.ratio) for pick in (max, min))
         told = " and ".join(
-            f"**{row.ratio:.3g} times** the bytes of fp32 ({row.net}, batch {row.batch_size})" for row in (most, least)
+            f"**{row.ratio:.3g} times** the bytes of fp32 ({row.net}, batch {row.batch_size}: "
+            f"{_mib(row.kept_bytes['bf16'])} against {_mib(row.kept_bytes['fp32'])})"
+            for row in (most, least)
         )
-        why = (
-            " Where it is above 1, the bf16 copies of the weights weigh more than the activations save: "
-            f"{most.weight_bytes / 2**20:.0f} MiB of weights are kept a second time, at half size."
-            if most.ratio > 1
-            else ""
+        return f"bf16 autocast kept between {told}.{self._copies(most) if most.ratio > 1 else ''}"
+
+    def _copies(self, row: Saved) -> str:
+        """What the copies of the weights weigh where they weigh most."""
+        some = "" if row.copies == row.layers else f" of {row.copies} of the {row.layers} layers"
+        first = (
+            ""
+            if row.copies == row.layers
+            else " (no gradient is needed of the images, so the first layer's weights are not needed on the way back)"
         )
-        return f"bf16 autocast kept between {told}.{why}"
+        return (
+            " Where it is above 1, bf16 copies of weights weigh more than the activations save: "
+            f"{_mib(row.copy_bytes)}, the copies{some}{first}. "
+            f"The weights themselves are {_mib(row.weight_bytes)} of fp32 and exist anyway."
+        )
 
 
 def sweep_saved(sizes: Sequence[int] = (8, 32, 128, 1024)) -> SavedSweep:
@@ -100,8 +141,22 @@ def sweep_saved(sizes: Sequence[int] = (8, 32, 128, 1024)) -> SavedSweep:
 def recompute_table(batch_size: int = 128) -> str:
     """Bytes kept with and without recomputing, as a Markdown table."""
     lines = ["| network, batch | fp32 | bf16 | fp32, recomputed | bf16, recomputed |", "|---|---|---|---|---|"]
+    told = []
     for net in NETS:
         kept = measure_saved(net, batch_size, with_recomputing=True).kept_bytes
-        sizes = " | ".join(f"{kept[name] / 2**20:.1f} MiB" for name in kept)
+        sizes = " | ".join(_mib(kept[name]) for name in kept)
         lines.append(f"| {net}, {batch_size} | {sizes} |")
-    return "\n".join(lines)
+        told.append(f"for the {net} it {_saving(kept, 'fp32')} in fp32 and {_saving(kept, 'bf16')} in bf16")
+    table = "\n".join(lines)
+    return f"{table}\n\nRecomputing the first half of the layers: {'; '.join(told)}."
+
+
+def _saving(kept: dict[str, int], name: str) -> str:
+    share = 1 - kept[f"{name} recomputed"] / kept[name]
+    if abs(share) < 0.005:
+        return "saves nothing"
+    return f"saves {share:.0%}" if share > 0 else f"keeps {-share:.0%} more"
+
+
+def _mib(count_bytes: int) -> str:
+    return f"{count_bytes / 2**20:.2g} MiB" if count_bytes < 2**20 else f"{count_bytes / 2**20:.1f} MiB"

@@ -12,6 +12,7 @@ from torch import nn
 from accelerando import formats, models, seeds, stats, training
 from accelerando.lessons import Budget
 from accelerando.lessons.precision.gradients import images
+from accelerando.lessons.precision.task import NETS
 from accelerando.recipes import Recipe
 
 DTYPES: dict[str, torch.dtype] = {
@@ -159,49 +160,68 @@ class AccuracyTable:
         rows: One each.
         runs: Seeds of each way.
         margin: Accuracy that may be lost, as a fraction.
+        net: Which network.
     """
 
     rows: tuple[AccuracyRow, ...]
     runs: int
     margin: float
+    net: str = "slim CNN"
 
     def sentence(self) -> str:
         """What this run showed."""
         lines = "\n".join(f"* {row}" for row in self.rows)
         allowed = f"at most {100 * self.margin:g} points may go"
-        return f"{lines}\n\n({self.runs} run(s) of each on the same images; {allowed}.)"
+        return f"{lines}\n\n(The {self.net}, {self.runs} run(s) of each on the same images; {allowed}; 95 % intervals.)"
 
 
-def compare_accuracy(budget: Budget, *, margin: float = 0.01, epochs: int = 2) -> AccuracyTable:
+AUTOCAST, NARROW = "autocast to bf16, weights in fp32", "all in bf16: weights, momentum, BatchNorm's statistics"
+
+
+def compare_accuracy(
+    budget: Budget,
+    *,
+    net: str = "slim CNN",
+    ways: tuple[str, ...] = (AUTOCAST, NARROW),
+    margin: float = 0.01,
+    epochs: int = 2,
+) -> AccuracyTable:
     """Train in fp32, under bf16 autocast, and with the weights themselves in bf16; judge on the same images.
 
     Args:
         budget: How many images, and how many seeds.
+        net: One of ``NETS``.
+        ways: What is set against fp32.
         margin: Accuracy that may be lost, as a fraction.
         epochs: Of each run.
     """
     data, runs = images(budget), {"smoke": 1, "quick": 3}.get(budget.name, 5)
     base = Recipe(batch_size=128, learning_rate=0.1, epochs=epochs)
-    ways: dict[str, dict[str, Any]] = {
-        "fp32": {},
-        "autocast to bf16, weights in fp32": {"precision": "bf16"},
-        "weights in bf16 too": {"narrow": torch.bfloat16},
+    settings: dict[str, dict[str, Any]] = {AUTOCAST: {"precision": "bf16"}, NARROW: {"narrow": torch.bfloat16}}
+    correct = {
+        name: np.stack([_train(base, data, seed, NETS[net], **settings.get(name, {})) for seed in range(runs)])
+        for name in ("fp32", *ways)
     }
-    correct = {name: np.stack([_train(base, data, seed, **how) for seed in range(runs)]) for name, how in ways.items()}
     exact = correct.pop("fp32")
     rows = [
         AccuracyRow(name, float(found.mean()), float(exact.mean()), stats.paired_non_inferiority(exact, found, margin))
         for name, found in correct.items()
     ]
-    return AccuracyTable(tuple(rows), runs, margin)
+    return AccuracyTable(tuple(rows), runs, margin, net)
 
 
 def _train(
-    recipe: Recipe, data: Any, seed: int, *, precision: str = "fp32", narrow: torch.dtype | None = None
+    recipe: Recipe,
+    data: Any,
+    seed: int,
+    sizes: models.Sizes,
+    *,
+    precision: str = "fp32",
+    narrow: torch.dtype | None = None,
 ) -> np.ndarray:
-    module = None
+    model: models.Sizes | nn.Module = sizes
     if narrow is not None:
         with seeds.preserved():
             seeds.seed(seed)
-            module = HalfWeights(models.build(models.SLIM_CNN), narrow)
-    return training.fit(recipe.changed(seed=seed, precision=precision), data, model=module).is_correct
+            model = HalfWeights(models.build(sizes), narrow)
+    return training.fit(recipe.changed(seed=seed, precision=precision), data, model=model).is_correct

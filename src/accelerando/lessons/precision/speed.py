@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from accelerando.lessons.precision.task import NETS, WIDE_MLP
 from accelerando.recipes import Recipe
 
 HALVES = ("bf16", "fp16")
+BY_HAND = ", by way of fp32"
 STEP_RECIPE = Recipe(batch_size=256, learning_rate=0.01, schedule="constant", test_images=10)
 
 
@@ -24,7 +26,7 @@ def describe_hardware(here: machine.Machine) -> str:
     """Say what the processor computes in, by its flags, and what should follow from that."""
     words = {
         True: "computes in it",
-        False: "has no units for it: every number is widened, computed on, and narrowed again",
+        False: "has no units for it, so it is computed in fp32 and rounded",
         None: "does not say",
     }
     told = (
@@ -44,7 +46,7 @@ class SpeedRow:
 
     Args:
         work: What was run.
-        precision: "bf16" or "fp16".
+        precision: "bf16", "fp16", or what was done in place of it.
         comparison: fp32 is the baseline.
         has_units: By the processor's flags.
     """
@@ -81,27 +83,73 @@ class SpeedTable:
             ratios = [row.comparison.ratio for row in rows]
             low, high = min(ratios), max(ratios)
             spread = f"{low:.2g}" if math.isclose(low, high, rel_tol=0.1) else f"{low:.2g} to {high:.2g}"
-            told.append(f"**{precision}**: {spread} times the speed of fp32. {_verdict(low, high, rows[0].has_units)}")
+            told.append(
+                f"**{precision}**: {spread} times the speed of fp32. {_verdict(rows)}{self._by_hand(precision)}"
+            )
         return "\n\n".join(told)
 
+    def _by_hand(self, precision: str) -> str:
+        """What a row of the same product by way of fp32 says about where the time goes."""
+        own = [row.comparison for row in self.rows if row.precision == precision and row.comparison.pairs]
+        hand = [row.comparison for row in self.rows if row.precision == precision + BY_HAND and row.comparison.pairs]
+        if not hand or max(found.ratio for found in own) > 0.5 * hand[0].ratio:
+            return ""
+        return (
+            f" The conversions are not to blame: with the next row's detour through fp32, which makes all of them, the "
+            f"same product takes {1 / hand[0].ratio:.2g} times as long as in fp32, and torch's own way "
+            f"{1 / own[0].ratio:.2g} times. What is left is the kernel: probably one that nobody has tuned."
+        )
 
-def _verdict(low: float, high: float, has_units: bool | None) -> str:
-    if high >= 1.1:
-        surprise = "" if has_units else ", although the flags name no units for it"
-        if low < 1.1:
-            return f"It depends on what is computed{surprise}: where products of large matrices fill the time it gains."
-        close = " Here the belief survives." if low > 1.8 else " Faster, and not twice as fast."
-        return f"It gains everywhere that was tried{surprise}.{close}"
-    if high < 0.8:
+
+def _verdict(rows: Sequence[SpeedRow]) -> str:
+    """What the ends of the intervals allow to say: against 1, and against the 2 of the belief."""
+    low, high = (pick(row.comparison.interval[end] for row in rows) for end, pick in ((0, min), (1, max)))
+    most_proven, has_units = max(row.comparison.interval[0] for row in rows), rows[0].has_units
+    each = "" if len(rows) == 1 else " in each of the rows"
+    surprise = "" if has_units else ", although the flags name no units for it"
+    if low > 1:
+        if low > 2:
+            return f"Faster{each}{surprise}, and more than twice as fast."
+        twice = ", and not twice as fast" if high < 2 else ". Whether it is twice as fast the intervals do not tell"
+        return f"Faster{each}{surprise}{twice}."
+    if most_proven > 1:
+        return f"It depends on what is computed{surprise}: not every row's interval lies above 1."
+    if high < 1:
         why = "The flags said so." if has_units is False else "The flags promised more: trust the measurement."
-        return f"Half the bits, and slower by {1 / high:.1f} times or more. {why}"
-    return "Nothing won to speak of, nothing much lost."
+        if rows[0].precision.endswith(BY_HAND):
+            why = "That is what widening, narrowing and the product between them cost together."
+        return f"Slower{each}, at least {1 / high:.2g} times. {why}"
+    return "No interval lies above 1, so nothing is shown to be won."
+
+
+def compare_gains(products: SpeedTable, steps: SpeedTable, precision: str = "bf16") -> str:
+    """Say whether whole steps gain less than one product does, as far as the intervals tell.
+
+    Args:
+        products: Of `measure_products`.
+        steps: Of `measure_steps`.
+        precision: Of which both have rows.
+    """
+    product = next(row.comparison for row in products.rows if row.precision == precision)
+    rows = [row for row in steps.rows if row.precision == precision and row.comparison.pairs]
+    less = [row.work for row in rows if row.comparison.interval[1] < product.interval[0]]
+    more = [row.work for row in rows if row.comparison.interval[0] > product.interval[1]]
+    open_ = [row.work for row in rows if row.work not in (*less, *more)]
+    told = []
+    if less:
+        told.append(f"the step of the {' and of the '.join(less)} gains less than the product did")
+    if more:
+        told.append(f"the step of the {' and of the '.join(more)} gains more than the product did")
+    if open_:
+        told.append(f"for the step of the {' and of the '.join(open_)} the two intervals overlap, so nothing is shown")
+    return f"Beside the product above, in {precision}: {'; '.join(told)}." if told else ""
 
 
 def measure_products(budget: Budget, here: machine.Machine, size: int = 512) -> SpeedTable:
     """Time a product of two square matrices in fp32, against bf16 and fp16.
 
-    A fourth row leaves the tensors in fp32 and allows torch to compute them in bf16
+    Where the flags name no units for a precision, a row more does it by hand: widens both matrices, multiplies in fp32,
+    narrows the result. The last row leaves the tensors in fp32 and allows torch to compute them in bf16
     (``torch.set_float32_matmul_precision("medium")``).
     """
     if budget.name == "smoke":
@@ -119,11 +167,21 @@ def measure_products(budget: Budget, here: machine.Machine, size: int = 512) -> 
         labels = ("fp32", f"{work}, {precision}")
         found = measure.compare(multiply(torch.float32), multiply(dtype), budget_s=budget.pair_s, labels=labels)
         rows.append(SpeedRow(work, precision, found, _has_units(here, precision)))
+        if not _has_units(here, precision):
+            a, b = left.to(dtype), right.to(dtype)
+            by_hand = functools.partial(_by_way_of_fp32, a, b)
+            labels = ("fp32", f"the same{BY_HAND}")
+            found = measure.compare(multiply(torch.float32), by_hand, budget_s=budget.pair_s, labels=labels)
+            rows.append(SpeedRow(work, precision + BY_HAND, found, False))
     labels = ("fp32", f"{work}, fp32 'medium'")
     medium = _with_precision("medium", left, right)
     found = measure.compare(multiply(torch.float32), medium, budget_s=budget.pair_s, labels=labels)
     rows.append(SpeedRow(work, "fp32 'medium'", found, here.has_bf16))
     return SpeedTable(tuple(rows))
+
+
+def _by_way_of_fp32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return torch.mm(left.float(), right.float()).to(left.dtype)
 
 
 def _with_precision(setting: str, left: torch.Tensor, right: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -235,10 +293,13 @@ class BatchTable:
         (small, low), *_, (large, high) = ((size, row[0]) for size, row in self.rows.items())
         start = f"bf16 made the step {low:.2f} times as fast at batch {small} and {high:.2f} times at batch {large}"
         if high > 1.1 * low:
-            return f"{start}: the more images, the less the casts of the weights count."
+            return (
+                f"{start}. Autocast casts all weights once per step and the optimizer updates them once, however many "
+                "images there are: the more images, the less both of them count."
+            )
         if low > 1.1 * high:
-            return f"{start}: on this machine something else than the casts of the weights decides."
-        return f"{start}: on this machine the casts of the weights hardly count."
+            return f"{start}: something else decides here than what is done once per step (casting weights, updating)."
+        return f"{start}: what is done once per step, casting weights and updating them, hardly counts here."
 
 
 def measure_batches(budget: Budget, sizes: Sequence[int] = (16, 64, 256, 1024)) -> BatchTable:
