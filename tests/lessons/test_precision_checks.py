@@ -2,11 +2,13 @@
 
 import functools
 import math
+import re
 
 import answers
 import numpy as np
 import pytest
 import torch
+from answers import judged
 from torch import nn
 
 from accelerando import machine, quizzes
@@ -109,6 +111,19 @@ def test_other_right_answers_pass_for_every_seed(question: str) -> None:
 @pytest.mark.parametrize("question", ALTERNATIVES)
 def test_no_mistake_slips_through_for_any_seed(question: str) -> None:
     answers.assert_no_mistake_slips_through(question, submission, seeds=SEEDS.get(question, 2))
+
+
+def test_a_wrong_number_is_shown_with_what_was_expected() -> None:
+    sub = submission("def round_to_format(x, e, f):\n    return x if x != 0.1 else 0.10009765625")
+    said = judged("precision.round_to_format", sub, 0).message
+    value, expected = re.search(r"wrong: (\S+) should become (\S+), found", said).groups()  # type: ignore[union-attr]
+    assert float(FP16.round(float(value))) == float(expected)
+    assert f"found {value}"[:16] in said
+
+
+def test_gradients_that_are_never_cleared_are_called_so() -> None:
+    (wrong,) = (one for one in mistakes.STEPS if one.mistake == "gradients are never cleared")
+    assert "who clears it" in judged("precision.careful_step", submission(wrong.code), 0).message
 
 
 def test_the_right_step_is_far_inside_the_tolerance() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @grades("precision.round_to_format", wrong=mistakes.ROUNDING)
 def round_to_format(sub: Submission, rng: np.random.Generator) -> None:
-    """Numbers of every kind, in known formats and in some that nobody has built."""
+    """Numbers of every kind: in fp16 always the same ones, which are shown; then drawn ones, in other formats too."""
 
     def ask(value: float, form: Format) -> float:
         found = sub.round_to_format(value, form.exponent_bits, form.fraction_bits)
@@ -37,13 +37,20 @@ def round_to_format(sub: Submission, rng: np.random.Generator) -> None:
             f"Expected 0.10009765625 for the example (0.1 in bf16), found {str(found)[:24]}. Between which two powers "
             f"of two does 0.1 lie, and into how many steps does bf16 divide the way between them? {where}"
         )
+    for kind, value, question in _numbers(FP16, np.random.default_rng(0)):
+        found, expected = ask(value, FP16), float(FP16.round(value))
+        if found != expected:
+            raise Wrong(
+                f"With 5 exponent and 10 fraction bits (fp16), {kind} comes out wrong: {value!r} should become "
+                f"{expected!r}, found {str(found)[:24]}. {question} {where}"
+            )
     drawn = [Format("a format of your own", int(rng.integers(3, 8)), int(rng.integers(2, 12))) for _ in range(4)]
     for form in (BF16, FP16, E5M2, *drawn):
         for kind, value, question in _numbers(form, rng):
             found, expected = ask(value, form), float(form.round(value))
             if found != expected:
                 size = f"{form.exponent_bits} exponent and {form.fraction_bits} fraction bits"
-                raise Wrong(f"The example is right, but with {size}, {kind} comes out wrong. {question} {where}")
+                raise Wrong(f"In fp16 all is right, but with {size}, {kind} comes out wrong. {question} {where}")
 
 
 def _numbers(form: Format, rng: np.random.Generator) -> Iterator[tuple[str, float, str]]:
@@ -143,8 +150,14 @@ def careful_step(sub: Submission, rng: np.random.Generator) -> None:
     small, large = int(rng.integers(3, 7)), int(rng.integers(24, 40))
     cases = {
         "One batch, gradients too short to be clipped": (
-            case([large], 2, _NO_CLIP),
+            case([large], 1, _NO_CLIP),
             "What does each call do with the gradient?",
+        ),
+        "A second step after the first": (
+            case(
+                [large], 2, _NO_CLIP, 1.0
+            ),  # at a high scale an old, unscaled gradient hardly shows beside a scaled one
+            "What is left of the first step's gradient when the second begins, and who clears it?",
         ),
         "One batch, gradients clipped": (
             case([large], 2, 0.05),

@@ -223,6 +223,7 @@ STEPS = (
         "    for inputs, labels in batches:\n",
         "    for inputs, labels in batches:\n        optimizer.zero_grad()\n",
     ),
+    _changed("gradients are never cleared", "    optimizer.zero_grad()\n", ""),
     _changed(
         "gradients are unscaled and clipped after every batch",
         "    scaler.unscale_(optimizer)\n    nn.utils",
