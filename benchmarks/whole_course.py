@@ -2,10 +2,10 @@
 
     python benchmarks/whole_course.py [lessons] [smoke] [labs] [final] [--only 1 2] [--times 3] [--loaded] [--table]
 
-Lessons run with the quick budget and "smoke" with the tests' own; with ``--store`` the quick ones' outputs go into their
-notebooks, as with `./course lesson`. Labs and the final are graded as `./course check --solution` and `./course assess` do. ``--times`` grades each lab so often in a row,
-``--loaded`` keeps one core busy meanwhile. The file of results is written after each row; a later call replaces the
-rows that it makes anew.
+Lessons run with the quick budget and "smoke" with the tests' own; with ``--store`` the outputs of quick ones go into
+their notebooks, as with `./course lesson`. Labs and the final are graded as `./course check --solution` and `./course
+assess` do. ``--times`` grades each lab so often in a row, ``--loaded`` keeps one core busy meanwhile. The file of
+results is written after each row; a later call replaces the rows that it makes anew.
 """
 
 from __future__ import annotations
