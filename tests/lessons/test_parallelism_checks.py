@@ -104,19 +104,40 @@ def reports(sent: int | None, plain: int | None) -> list[dict]:
 
 
 def test_bytes_are_judged_by_the_threshold_and_a_system_that_does_not_count_costs_nothing() -> None:
-    checks._judge_bytes(reports(100, 400), 4.0)
+    checks._judge_bytes(reports(100, 400), 4.0, 50)
     with pytest.raises(Wrong, match=r"3\.3 times fewer, wanted 4"):
-        checks._judge_bytes(reports(120, 400), 4.0)
+        checks._judge_bytes(reports(120, 400), 4.0, 50)
     with pytest.raises(checks.NotMeasurableHere):
-        checks._judge_bytes(reports(None, None), 4.0)
+        checks._judge_bytes(reports(None, None), 4.0, 50)
+    with pytest.raises(Wrong, match="On which other way"):
+        checks._judge_bytes(reports(49, 400), 4.0, 50)
+
+
+def test_compressed_gradients_are_another_right_answer() -> None:
+    code = """
+def train(ddp, steps, optimizer):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    for batches in steps:
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            for images, labels in batches[:-1]:
+                (nn.functional.cross_entropy(ddp(images), labels) / len(batches)).backward()
+        images, labels = batches[-1]
+        (nn.functional.cross_entropy(ddp(images), labels) / len(batches)).backward()
+        optimizer.step()
+"""
+    result = judge("parallelism.train", submission(code), 5)
+    assert not isinstance(result, SpeedTask)
+    assert result.status == "passed", result.message
 
 
 def test_who_keeps_only_backward_inside_no_sync_is_asked_about_the_forward() -> None:
     found = [{**report, "uses_no_sync": True} for report in reports(400, 400)]
     with pytest.raises(Wrong, match="the forward before it as well"):
-        checks._judge_bytes(found, 4.0)
+        checks._judge_bytes(found, 4.0, 50)
     with pytest.raises(Wrong, match="How often"):
-        checks._judge_bytes(reports(400, 400), 4.0)
+        checks._judge_bytes(reports(400, 400), 4.0, 50)
 
 
 def test_the_first_wrong_weight_is_named_with_its_factor() -> None:

@@ -14,6 +14,8 @@ BY_HAND = "See *All-reduce by hand* in the lesson."
 ALIKE = "See *When ranks are not alike* in the lesson."
 HOLDS = "See *Who holds what* in the lesson."
 TO_DDP = "See *From averaging by hand to DDP* in the lesson."
+LEAST_BYTES = 1
+"""That a number of a gradient can be sent in, without spoiling the weights: float32 has 4, compressed ones 2."""
 
 
 @grades("parallelism.ring_step", wrong=mistakes.RING_STEPS)
@@ -288,7 +290,7 @@ def train(sub: Submission, rng: np.random.Generator) -> None:
             "images. Which batches are in the gradient when the optimizer moves, and how much does each of them count? "
             "See *Fewer messages* in the lesson."
         )
-    _judge_bytes(found, threshold)
+    _judge_bytes(found, threshold, least=probe.STEPS * expected.numel() * LEAST_BYTES)
 
 
 def _flat_start(seed: int) -> Any:
@@ -299,13 +301,26 @@ def _flat_start(seed: int) -> Any:
     return torch.cat([parameter.detach().flatten() for parameter in probe.network(seed).parameters()])
 
 
-def _judge_bytes(found: list[dict[str, Any]], threshold: float) -> None:
+def _judge_bytes(found: list[dict[str, Any]], threshold: float, least: int) -> None:
+    """Enough for the gradients to have travelled, and few enough.
+
+    Args:
+        found: What each rank reports.
+        threshold: So many times fewer than the usual loop.
+        least: Bytes that a rank sends on average, if the gradients go by the ranks' own connections at all.
+    """
     sent, plain = (
         [int(report[name]) for report in found if isinstance(report.get(name), int)]
         for name in ("sent_bytes", "plain_bytes")
     )
     if len(sent) < len(found) or len(plain) < len(found) or min(plain) <= 0:
         raise NotMeasurableHere("the result is right, but this system does not tell how many bytes were sent")
+    if sum(sent) < least * len(sent):
+        raise Wrong(
+            f"The weights are right, but a rank sent {sum(sent) / len(sent) / 1e3:,.0f} KB by the connections that it "
+            f"was given, and to average the gradients in every step takes at least {least / 1e3:,.0f} KB. On which "
+            f"other way did they reach the other rank? On two machines there is none. {TO_DDP}"
+        )
     ratio = sum(plain) / max(1, sum(sent))
     question = "How often does a gradient have to travel before the optimizer moves?"
     if ratio < 1.1 and any(report.get("uses_no_sync") for report in found):

@@ -219,6 +219,25 @@ def train(ddp, steps, optimizer):
         optimizer.step()
 """,
     ),
+    WrongAnswer(
+        "gradients travel through files, which ranks on two machines do not share",
+        """
+def train(ddp, steps, optimizer):
+    import os, tempfile
+    place = f"{tempfile.gettempdir()}/gradients-{os.environ['MASTER_PORT']}"
+    for batches in steps:
+        optimizer.zero_grad()
+        for images, labels in batches:
+            (nn.functional.cross_entropy(ddp.module(images), labels) / len(batches)).backward()
+        torch.save([parameter.grad for parameter in ddp.parameters()], f"{place}-{dist.get_rank()}")
+        dist.barrier()
+        for parameter, theirs in zip(ddp.parameters(), torch.load(f"{place}-{1 - dist.get_rank()}")):
+            parameter.grad = (parameter.grad + theirs) / 2
+        dist.barrier()
+        os.remove(f"{place}-{dist.get_rank()}")
+        optimizer.step()
+""",
+    ),
 )
 
 QUIZ = (
