@@ -57,6 +57,7 @@ def test_a_calm_breakdown_tells_shares_intervals_and_page_faults() -> None:
     assert "**backward** has 52% of it (95 % interval 10 ms to 11 ms)" in said
     assert "1,234 in forward" in said
     assert "disturbed" not in said
+    assert "Meanwhile other processes used 40%" in said  # the intervals are narrow, and yet
     assert breakdown().ceiling("optimizer") == pytest.approx(20 / 19)
 
 
@@ -175,6 +176,19 @@ def test_a_switch_of_the_optimizer_is_set_beside_its_ceiling(interval: tuple[flo
     assert "**1.053 times**" in said
     assert said.count(words) == 2  # foreach and fused; the other switches reach beyond the optimizer
     assert "disturbed" in scaling.ceilings(breakdown(fastest_s=0.001), comparisons)  # type: ignore[arg-type]
+
+
+def test_a_comparison_that_is_undecided_by_more_than_a_factor_of_two_was_disturbed() -> None:
+    def found(low: float, high: float) -> SimpleNamespace:
+        state = SimpleNamespace(disturbances=("the CPU was throttled",))
+        label = SimpleNamespace(label="pinned")
+        return SimpleNamespace(
+            outcome="undecided", ratio=1.0, interval=(low, high), pairs=4, candidate=label, state=state
+        )
+
+    assert "disturbed" not in scaling.reading([found(0.8, 1.3)])  # type: ignore[list-item]
+    said = scaling.reading([found(0.8, 1.3), found(0.3, 3.2), found(0.2, 4.0)])  # type: ignore[list-item]
+    assert said.count("the CPU was throttled") == 1
 
 
 # Without the one that changes the network: the lab's fourth question is about its equality.

@@ -72,7 +72,7 @@ class StepBreakdown:
             f"forward, the optimizer {self.share('optimizer'):.1%} and fetching the data {self.share('data'):.1%}. "
             f"If *{last}* cost nothing at all, a step would still take {1 - self.share(last):.1%} of its time. "
             f"Page faults in each step: {self.faults['forward']:,.0f} in forward, {self.faults['backward']:,.0f} in "
-            "backward."
+            f"backward.{disturbance.note(self.causes)}"
         )
 
     def _told(self, part: str) -> str:

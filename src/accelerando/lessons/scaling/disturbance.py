@@ -22,3 +22,8 @@ def advice(causes: Sequence[str] = ()) -> str:
         f"**This measurement was disturbed**: something else was probably at work on this machine{known}. Close it, "
         "run this cell again, and conclude nothing before."
     )
+
+
+def note(causes: Sequence[str]) -> str:
+    """What a reader should know of the machine when the intervals are narrow all the same; empty when it was calm."""
+    return f" (Meanwhile {'; '.join(causes)}: a calm machine may show something else.)" if causes else ""

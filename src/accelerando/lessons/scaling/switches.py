@@ -96,7 +96,10 @@ def reading(comparisons: Sequence[measure.Comparison]) -> str:
         "not faster": "Not faster here",
         "undecided": "Too close to call in this time",
     }
-    return ". ".join(f"{words[outcome]}: {', '.join(names)}" for outcome, names in groups.items() if names) + "."
+    said = ". ".join(f"{words[outcome]}: {', '.join(names)}" for outcome, names in groups.items() if names) + "."
+    lost = [found for found in comparisons if found.outcome == "undecided" and disturbance.is_wide(found.interval)]
+    causes = dict.fromkeys(cause for found in lost for cause in found.state.disturbances)
+    return f"{said} {disturbance.advice(tuple(causes))}" if lost else said
 
 
 def ceilings(parts: StepBreakdown, comparisons: Sequence[measure.Comparison]) -> str:

@@ -59,16 +59,20 @@ class SpeedupCurve:
         if self.is_disturbed:
             again = " If they are slower again: is each one's piece of work very small?" if last.ratio < 1 else ""
             return f"{start}. {disturbance.advice(self.causes)}{again}"
-        if self.is_scaled and low > 1:
-            return f"{start}, with the work grown in the same measure."
-        if low <= 1:
-            return f"{start}: that they helped at all cannot be told."
+        return f"{start}{self._conclusion()}{disturbance.note(self.causes)}"
+
+    def _conclusion(self) -> str:
+        last, serial = self.last, self.serial_fraction
+        if last.interval[0] <= 1:
+            return ": that they helped at all cannot be told."
+        if self.is_scaled:
+            return ", with the work grown in the same measure."
         if last.ratio > 0.95 * last.key:
-            return f"{start}. That is all there was to gain: here the belief survives, up to the cores there are."
-        ceiling = f"{1 / self.serial_fraction:.1f}" if self.serial_fraction > 0.001 else "no visible limit"
+            return ". That is all there was to gain: here the belief survives, up to the cores there are."
+        ceiling = f"{1 / serial:.1f}" if serial > 0.001 else "no visible limit"
         return (
-            f"{start}, not {last.key}. To Amdahl's law that looks like a serial share of {self.serial_fraction:.0%}, "
-            f"and the most that any number of cores could give: {ceiling}."
+            f", not {last.key}. To Amdahl's law that looks like a serial share of {serial:.0%}, and the most that any "
+            f"number of cores could give: {ceiling}."
         )
 
 
