@@ -58,7 +58,7 @@ def measure_saved(net: str, batch_size: int, *, with_recomputing: bool = False) 
     if with_recomputing:
         kept |= {f"{name} recomputed": _kept(module, batch, name == "bf16", 2) for name in ("fp32", "bf16")}
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
-    copies = _kept_copies(module, batch, [layer.weight for layer in layers])
+    copies = _kept_copies(module, batch[:2], [layer.weight for layer in layers])
     return Saved(net, batch_size, kept, counts.parameter_bytes(module), sum(copies), len(copies), len(layers))
 
 
@@ -78,11 +78,14 @@ def _kept_copies(module: nn.Module, batch: torch.Tensor, weights: Sequence[torch
         module(batch)
     found = []
     for weight in weights:
-        numbers = weight.detach().to(torch.bfloat16).reshape(-1)
-        wanted = numbers.sort().values
-        alike = [entry for entry in kept.values() if entry.untyped_storage().nbytes() == 2 * numbers.numel()]
-        found += [2 * numbers.numel() for entry in alike if entry.reshape(-1).sort().values.equal(wanted)][:1]
+        wanted = _bits(weight.detach().to(torch.bfloat16))
+        found += [2 * wanted.numel() for entry in kept.values() if _bits(entry).equal(wanted)][:1]
     return found
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A bf16 tensor's memory, whatever view of it the tensor is."""
+    return torch.empty(0, dtype=torch.int16).set_(tensor.untyped_storage())  # type: ignore[call-overload]
 
 
 def _kept(module: nn.Module, batch: torch.Tensor, is_half: bool, segments: int) -> int:
