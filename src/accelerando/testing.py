@@ -11,6 +11,7 @@ from pathlib import Path
 from .work import checkout
 
 QUICK_PATHS = ("tests/test_architecture.py", "tests/unit")
+PAIRED_PATHS = ("tests/unit", "tests/labs", "tests/lessons")  # two at a time: none of them needs the machine for itself
 NEWEST_PATHS = ("tests/lessons", "tests/labs")
 _FREED = {"torch", "torchvision"}
 _ENDED = {"intel-extension-for-pytorch"}  # its last release, 2.8, refuses every other torch
@@ -27,15 +28,23 @@ def test_command(quick: bool, arguments: Sequence[str]) -> int:
         ("style", [*python, "ruff", "check", "."]),
         ("format", [*python, "ruff", "format", "--check", "."]),
         ("types", [*python, "mypy"]),
-        ("tests", [*python, "pytest", *(QUICK_PATHS if quick and not arguments else ()), *arguments]),
+        *([("tests", [*python, "pytest", *QUICK_PATHS])] if quick else _all_tests(python)),
     ]
-    for name, command in steps[3:] if arguments else steps:
+    for name, command in [("tests", [*python, "pytest", *arguments])] if arguments else steps:
         print(f"== {name}", flush=True)  # noqa: T201
         code = subprocess.run(command, cwd=checkout()).returncode
         if code:
             print(f"course: {name} failed", file=sys.stderr)  # noqa: T201
             return code
     return 0
+
+
+def _all_tests(python: Sequence[str]) -> list[tuple[str, list[str]]]:
+    others = [f"--ignore={path}" for path in PAIRED_PATHS]
+    return [
+        ("tests of parts, lessons and labs, two at a time", [*python, "pytest", "-n", "2", *PAIRED_PATHS]),
+        ("tests of engines, grading and pages", [*python, "pytest", *others]),
+    ]
 
 
 def newest_command(arguments: Sequence[str]) -> int:
