@@ -187,7 +187,7 @@ def try_layout(layout: Mapping[str, Any], budget: Budget, rates: Sequence[float]
     Args:
         layout: Keys of `START`; what is left out stays as it is there.
         budget: In smoke nothing is started.
-        rates: Learning rates to try one after the other on the same ranks; none: only that of the layout.
+        rates: Learning rates to try on the same ranks, one run by each; none: two runs by that of the layout.
 
     Raises:
         ValueError: If it is no layout.
@@ -213,7 +213,8 @@ def try_layout(layout: Mapping[str, Any], budget: Budget, rates: Sequence[float]
             speed = EPOCHS * TRAIN_IMAGES / whole_s
             told = f"{speed:,.0f} images/s; a whole run would take {whole_s:.0f} s, so its accuracy was not measured"
             return f"{name}: {told}."
-        return "\n".join(_tell(one, [train(up, **_recipe(one), seed=seed) for seed in range(2)]) for one in tried)
+        runs = 1 if len(tried) > 1 else 2
+        return "\n".join(_tell(one, [train(up, **_recipe(one), seed=seed) for seed in range(runs)]) for one in tried)
 
 
 def _recipe(layout: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,7 +222,7 @@ def _recipe(layout: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell(layout: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> str:
-    """What two whole trainings with a layout gave."""
+    """What whole trainings with a layout gave."""
     seconds = [row["seconds"] for row in found]
     right = np.mean([(row["predictions"] == data().test.labels).mean() for row in found])
     times = " and ".join(measure.duration(one) for one in seconds)
