@@ -337,7 +337,7 @@ def test_each_link_is_predicted_by_its_own_computing() -> None:
     assert (slow.work.forward_s, fast.work.forward_s) == (pytest.approx(0.01), pytest.approx(0.02))
     assert fast.efficiency == pytest.approx(1.0)
     assert "2 of 2 links" in story.sentence()
-    assert "in 93% of a step: gloo sleeps" in story.sentence()
+    assert "in 7% of a step's time: gloo waits asleep" in story.sentence()
     assert [line.split(" | ")[2] for line in story.table().splitlines()[2:]] == ["30 ms", "60 ms"]
 
 

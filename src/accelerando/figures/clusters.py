@@ -80,7 +80,7 @@ def ways(rows: Mapping[str, WayRow], title: str) -> Picture:
             axes.annotate(f" {gain:.1f}", (max(gain, high), place), va="center", fontsize=8)
         axes.axvline(1.0, color=INK, linewidth=1)
         axes.set_yticks(range(len(rows)), labels=list(rows)[::-1])
-        axes.set(title=title, xlabel="times as fast; line: lowest to highest run")
+        axes.set(title=title, xlabel="times as fast; line: all runs")
         axes.margins(x=0.12)
         axes.grid(visible=False, axis="y")
         if has_accuracy:
@@ -93,9 +93,7 @@ def ways(rows: Mapping[str, WayRow], title: str) -> Picture:
             if first is not None:
                 right.axvline(100 * first, color=INK, linewidth=1)
             right.set_yticks(range(len(rows)), labels=[""] * len(rows))
-            right.set(
-                title="accuracy", xlabel="%; line: 95 % of the difference from the first row", ylim=axes.get_ylim()
-            )
+            right.set(title="accuracy", xlabel="%; line: 95 % of the difference", ylim=axes.get_ylim())
             right.grid(visible=False, axis="y")
     return sheet.picture
 

@@ -114,31 +114,30 @@ class LinkStory:
             )
         if not all(point.is_enforced for point in self.points):
             told += " (the link was simulated: nothing travels while something computes)"
-        waiting = 1 - slow.processor_s / slow.step_s
-        if waiting > 0.5:
-            told += f". On the slowest link a processor has nothing to do in {waiting:.0%} of a step: gloo sleeps"
+        works = slow.processor_s / slow.step_s
+        if works < 0.5:
+            told += f". On the slowest link a rank uses a processor in {works:.0%} of a step's time: gloo waits asleep"
         return f"{told}. {self.why_not}".strip()
 
     def answers(self) -> str:
         """Markdown: what the explorer's three questions come to, by the formula."""
         two, many = (predict_needed_mbit(self.work, nodes) for nodes in (NODES, MANY))
-        large = costs.Work(*(LARGE_S * part / _computing_s(self.work) for part in self._parts()), LARGE_BYTES)
+        longer = LARGE_S / _computing_s(self.work)
+        large = costs.Work(longer * self.work.forward_s, longer * self.work.backward_s, LARGE_BYTES)
         every, seldom = (
             [predict_needed_mbit(large, MANY, overlap=overlap, batches=batches) / 1000 for overlap in (1.0, 0.0)]
             for batches in (1, 16)
         )
         return (
-            f"* **{MANY} nodes.** A message is 2(N − 1)/N times the gradients: {_times(NODES):g} times with {NODES} "
-            f"nodes, {_times(MANY):.3g} times with {MANY}, never 2. So nine tenths take {two:.3g} Mbit/s with {NODES} "
-            f"nodes and {many:.3g} with {MANY}, where all of backward hides the message.\n"
+            "<details><summary>What the three questions come to</summary>\n\n"
+            f"* **{MANY} nodes.** A message is 2(N − 1)/N times the gradients: {_times(NODES):g} for {NODES} nodes, "
+            f"{_times(MANY):.3g} for {MANY}, never 2. So nine tenths take {two:.3g} Mbit/s with {NODES} nodes and "
+            f"{many:.3g} with {MANY}, where all of backward hides the message.\n"
             f"* **7 billion parameters, {LARGE_S:g} s a batch, {MANY} nodes.** From {every[0]:.3g} Gbit/s, where "
             f"backward hides what it can, to {every[1]:.3g} Gbit/s, where nothing hides.\n"
             f"* **One message for 16 batches.** From {seldom[0]:.3g} to {seldom[1]:.3g} Gbit/s. (It is another recipe: "
-            "the batch of a step is 16 times as large.)"
+            "the batch of a step is 16 times as large.)\n\n</details>"
         )
-
-    def _parts(self) -> tuple[float, float]:
-        return self.work.forward_s, self.work.backward_s
 
     def _why(self, point: LinkPoint) -> str:
         if point.efficiency < self._bound(point, 0.0):
@@ -221,7 +220,8 @@ def _computing_s(work: costs.Work) -> float:
 def _work(alone: Sequence[Sequence[float]], message_bytes: int) -> costs.Work:
     """Median forward and rest, scaled so that they add up to the median step."""
     parts = np.median(alone, axis=0)
-    return costs.Work(*map(float, parts * np.median(np.sum(alone, axis=1)) / parts.sum()), message_bytes)
+    forward_s, backward_s = parts * np.median(np.sum(alone, axis=1)) / parts.sum()
+    return costs.Work(float(forward_s), float(backward_s), message_bytes)
 
 
 def _interval(alone: np.ndarray, steps: np.ndarray, resamples: int = 1000) -> tuple[float, float]:

@@ -54,7 +54,8 @@ def measure_queue(stage: Stage, budget: Budget) -> Queue:
     """Hand in a job that trains, and one that may begin in an hour only; look at the queue while the first runs."""
     if budget.name == "smoke" or stage.cluster is None or not stage.cluster.has_slurm:
         return Queue(why_not=stage.why_not or "Slurm is left out of the smoke budget")
-    slurm, seen = stage.cluster.slurm, []
+    slurm = stage.cluster.slurm
+    seen: list[str] = []
     try:
         later = slurm("sbatch", *_LATER).strip()
     except cluster.ClusterError as error:

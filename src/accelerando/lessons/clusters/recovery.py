@@ -141,13 +141,13 @@ class Recovery:
         if kept:
             fastest = max(kept, key=self.gain)
             told += (
-                f"Accuracy kept, to within {100 * MARGIN:g} point: {', '.join(kept)}; the fastest of them is "
+                f"Accuracy kept, to within {100 * MARGIN:g} point: {'; '.join(kept)}. The fastest of them is "
                 f"{fastest} ({self.gain(fastest):.1f} times). "
             )
         if lost:
-            told += f"Accuracy lost: {', '.join(lost)}. "
+            told += f"Accuracy lost: {'; '.join(lost)}. "
         if open_:
-            told += f"Not decided by {self.runs} runs of each: {', '.join(open_)}. "
+            told += f"Not decided by {self.runs} runs of each: {'; '.join(open_)}. "
         told += f"Accumulation moved the accuracy by {self._accumulated()}. "
         if not self.is_enforced:
             told += "(The link was simulated: every message waited by itself.) "
