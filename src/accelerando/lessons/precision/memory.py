@@ -85,7 +85,7 @@ def _kept_copies(module: nn.Module, batch: torch.Tensor, weights: Sequence[torch
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """A bf16 tensor's memory, whatever view of it the tensor is."""
-    return torch.empty(0, dtype=torch.int16).set_(tensor.untyped_storage())  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.int16).set_(tensor.untyped_storage())
 
 
 def _kept(module: nn.Module, batch: torch.Tensor, is_half: bool, segments: int) -> int:
