@@ -6,6 +6,7 @@ import sys
 import threading
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from accelerando.lessons.cpu import (
     turns,
     ways,
 )
+from accelerando.readers import linux
 from accelerando.rounds import RoundPoint
 from accelerando.workers import Experiment
 
@@ -501,6 +503,21 @@ def test_full_load_is_watched_in_slices() -> None:
     found = cpu.measure_full_load(SMOKE, on_slice=done.append)
     assert done == [1, 2, 3]
     assert len(found.flops_per_s) == len(found.states) == 3
+
+
+def test_waits_and_throttling_are_read_by_their_reason(tmp_path: Path) -> None:
+    assert linux.core_waits(tmp_path) is None
+    assert linux.throttle_counts(tmp_path) == {}
+    for task, line in (("7", "10 2000000000 3\n"), ("8", "0 500000000 1\n"), ("9", "odd\n")):
+        folder = tmp_path / "proc/self/task" / task
+        folder.mkdir(parents=True)
+        (folder / "schedstat").write_text(line)
+    assert linux.core_waits(tmp_path) == linux.CoreWaits(2.5, 4)
+    heat = tmp_path / "sys/devices/system/cpu/cpu0/thermal_throttle"
+    heat.mkdir(parents=True)
+    (heat / "core_throttle_count").write_text("5\n")
+    assert linux.throttle_counts(tmp_path) == {"heat": 5}
+    assert linux.throttle_events(tmp_path) == 5
 
 
 def test_a_dip_that_something_explains_is_not_called_unexplained() -> None:
