@@ -124,6 +124,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._output = _Output()
         self._opened: list[int] = []
+        self._closing = threading.Lock()
 
     def __enter__(self) -> Self:
         """Start the process and load the target."""
@@ -178,15 +179,16 @@ class Worker:
         return self._output.text()
 
     def close(self, wait_s: float = 0.0) -> None:
-        """End the whole process group; safe to call twice.
+        """End the whole process group; safe to call twice, also by two threads at once.
 
         Args:
             wait_s: Let the process end by itself for so long first (it removes its temporary files then).
         """
-        opened, self._opened = self._opened, []
+        with self._closing:
+            opened, self._opened = self._opened, []
+            process, self._process = self._process, None
         for descriptor in opened:
             os.close(descriptor)
-        process, self._process = self._process, None
         if process is not None:
             try:
                 _has_ended(process, wait_s)
@@ -384,10 +386,11 @@ class _Output:
                 self._left_out += extra
 
     def finish(self) -> None:
-        if self._thread is not None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
             os.close(self._stop_out)
-            self._thread.join(timeout=5)
-            self._thread = None
+            thread.join(timeout=5)
 
     def text(self) -> str:
         with self._lock:

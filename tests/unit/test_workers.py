@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -215,3 +216,33 @@ def test_wrong_experiments_are_refused_at_once(wrong: dict):
 def test_a_core_that_is_not_ours_is_refused():
     with pytest.raises(ValueError, match="allowed here are"):
         workers.run(Experiment(f"{TARGETS}:add", {"a": 1, "b": 1}, cpus=(4095,)))
+
+
+def test_two_threads_that_close_one_worker_close_each_descriptor_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(threading.Thread):
+        """Leaves the other thread time to come in between."""
+
+        def join(self, timeout: float | None = None) -> None:
+            time.sleep(0.1)
+            super().join(timeout)
+
+    monkeypatch.setattr(workers.threading, "Thread", Slow)
+    worker = Worker(experiment("add", a=1, b=2)).__enter__()
+    closed: list[int] = []
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor)))
+    raised: list[BaseException] = []
+
+    def end() -> None:
+        try:
+            worker.close()
+        except BaseException as error:
+            raised.append(error)
+
+    other = threading.Thread(target=end)
+    other.start()
+    end()
+    other.join()
+    assert raised == []
+    ours = [descriptor for descriptor in closed if closed.count(descriptor) > 1]
+    assert ours == []

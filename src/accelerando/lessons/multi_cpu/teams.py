@@ -97,7 +97,8 @@ class Team:
         """End all ranks; safe to call twice."""
         atexit.unregister(self.close)
         for worker in self._workers:
-            worker.close()
+            with contextlib.suppress(OSError):  # one that cannot be closed keeps no other from it
+                worker.close()
         self._pool.shutdown(cancel_futures=True)  # waits for calls to notice, so that nothing is left
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -118,8 +119,7 @@ class Team:
                 future.result()
             return [future.result() for future in waiting]
         except BaseException:  # the others wait for the one that failed
-            with contextlib.suppress(OSError):
-                self.close()
+            self.close()
             raise
 
 
