@@ -52,7 +52,8 @@ def run(
         launcher: torchrun, mpirun (Open MPI's), srun or sbatch. The two of Slurm get a cluster of one virtual node for
             the run, see `accelerando.cluster`.
         threads_per_rank: OpenMP threads of each, at least 1. (Left alone, torchrun silently sets 1.)
-        time_limit_s: For everything, imports included; afterwards all ranks are killed.
+        time_limit_s: For everything, imports included; afterwards all ranks are killed. Slurm's cluster is made before
+            it begins to count, which takes up to 90 s more.
         environment: Variables on top of this process's own; None removes one.
         arguments: Command line of the program.
         payload: Numbers, text, lists, dicts and arrays for every rank.
@@ -65,6 +66,7 @@ def run(
     Raises:
         RanksFailed: If a rank raised, died, ended with an error status, or the time was over.
         ValueError: If the arguments make no sense, or the launcher is not installed.
+        ClusterError: With srun and sbatch, if the cluster of one node cannot be made or ends meanwhile.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
         raise ValueError(f"ranks is {ranks!r}: it must be a whole number from 1 to {MOST_RANKS}")
