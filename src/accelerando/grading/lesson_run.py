@@ -113,7 +113,7 @@ def check_lesson(lesson: Lesson, root: Path | None = None) -> list[str]:
     if stamp.get("code_sha256") != code_hash(notebook):
         problems.append(f"{name}: its code was changed after its outputs were stored: {cure}")
     if stamp.get("module_sha256") != module_hash(lesson, root):
-        problems.append(f"{name}: lessons/{lesson.slug} was changed after its outputs were stored: {cure}")
+        problems.append(f"{name}: lessons/{lesson.slug} or its quiz was changed after its outputs were stored: {cure}")
     if stamp.get("budget") != "quick":
         problems.append(f"{name}: its outputs are of a {stamp.get('budget')} run, not of a quick one: {cure}")
     for number, cell in enumerate(notebook["cells"], 1):
@@ -129,9 +129,11 @@ def code_hash(notebook: Notebook) -> str:
 
 
 def module_hash(lesson: Lesson, root: Path) -> str:
-    """SHA-256 of the lesson's helper module; of all its files when it is a package."""
-    home = root / "src" / "accelerando" / "lessons"
-    files = [home / f"{lesson.slug}.py", *sorted((home / lesson.slug).rglob("*.py"))]
+    """SHA-256 of the lesson's helper module, of all its files when it is a package, and of the quiz on its page."""
+    package = root / "src" / "accelerando"
+    home = package / "lessons"
+    quiz = package / "quizzes" / f"{lesson.number:02d}.toml"
+    files = [home / f"{lesson.slug}.py", *sorted((home / lesson.slug).rglob("*.py")), quiz]
     return source_hash("\n".join(file.read_text(encoding="utf-8") for file in files if file.is_file()))
 
 
