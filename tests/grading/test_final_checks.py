@@ -105,7 +105,7 @@ ASKED = {
     "nothing is exchanged": "own gradient, a sum, or the mean",
     "summed, not averaged": "own gradient, a sum, or the mean",
     "shares count alike": "weight does the mean of a smaller share",
-    "a rank without an image does not take part": "On 3 ranks",  # they wait for each other, or gloo breaks off
+    "a rank without an image does not take part": "the same collective calls",
 }
 
 

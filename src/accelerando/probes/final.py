@@ -105,7 +105,7 @@ def _gradients(model: nn.Module) -> Gradients:
 def _explained(result: ranks.RanksResult) -> Wrong:
     if "NotImplementedError" in result.reason:
         return NotAnswered()
-    if "raised" in result.reason and "Timed out" not in result.reason and "timeout" not in result.reason.lower():
+    if "raised" in result.reason and not result.has_missed:
         return Wrong(f"On {result.ranks} ranks, {result.reason}.")
     return Wrong(
         f"On {result.ranks} ranks it did not come to an end ({result.reason}). Does every rank make the same "

@@ -133,14 +133,9 @@ def _flat(model: nn.Module) -> torch.Tensor:
 def _explained(result: ranks.RanksResult) -> Wrong:
     if "NotImplementedError" in result.reason:
         return NotAnswered()
-    if (
-        "raised" in result.reason
-        and "timed out" not in result.reason.lower()
-        and "timeout" not in result.reason.lower()
-    ):
+    if "raised" in result.reason and not result.has_missed:
         return Wrong(f"On {result.ranks} ranks, {result.reason}.")
     return Wrong(
         f"On {result.ranks} ranks it did not come to an end ({result.reason}). Does every rank make the same "
-        "collective "
-        "calls in the same order? See *When ranks are not alike* in the lesson."
+        "collective calls in the same order? See *When ranks are not alike* in the lesson."
     )

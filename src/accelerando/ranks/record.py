@@ -43,6 +43,12 @@ class RanksResult:
     launcher_output: str
     values: tuple[Any, ...]
 
+    @property
+    def has_missed(self) -> bool:
+        """Whether ranks did not meet in a collective call: one waited in vain, or lost the one that had gone on."""
+        told = self.reason.lower()
+        return any(word in told for word in ("timed out", "timeout", "connection", "gloo"))
+
 
 class RanksFailed(PlainError):
     """Not every rank came to its end; ``result`` has the details."""
