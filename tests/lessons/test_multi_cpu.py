@@ -349,7 +349,7 @@ def test_smoke_starts_no_rank_and_says_so() -> None:
         race.measure_race(SMOKE, here.cpus, here.usable_cores).sentence(),
         backends.measure_backends(SMOKE).sentence(),
         launchers.measure_launchers(SMOKE).sentence(),
-        global_batch.measure_global_batch(SMOKE).sentence(),
+        global_batch.measure_global_batch(SMOKE, 2).sentence(),
         waiting.measure_waiting(SMOKE, 2, {}).sentence(),
         task.try_layout(task.START, SMOKE),
     ]

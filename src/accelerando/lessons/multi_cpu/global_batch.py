@@ -37,12 +37,14 @@ class GlobalBatch:
         is_correct: Recipe -> bool, (seeds, images): which held-out images were classified correctly.
         steps: Recipe -> optimizer steps.
         seconds: Recipe -> seconds of each run's training.
+        processes: That did the work of all ranks.
     """
 
     epochs: int
     is_correct: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    processes: int = RANKS
 
     def verdict(self, name: str) -> stats.AccuracyVerdict:
         """The paired test against one rank."""
@@ -89,7 +91,7 @@ class GlobalBatch:
         }
         runs = len(self.is_correct[ALONE])
         told = [
-            f"All runs went through the same images {self.epochs} times, on the same {RANKS} processes, {runs} runs of "
+            f"All runs went through the same images {self.epochs} times, on {self.processes} processes, {runs} runs of "
             "each recipe (the quicker one's time, and 95 % intervals)."
         ]
         for word, start in (
@@ -106,42 +108,49 @@ class GlobalBatch:
         if not {ALONE, SCALED} <= set(self.seconds):
             return ""
         few_s, many_s = (min(self.seconds[name]) / self.steps[name] for name in (ALONE, SCALED))
+        few, many = BATCH // self.processes, BATCH * RANKS // self.processes
         return (
-            f"A rank with {BATCH // RANKS} images needs {measure.duration(few_s)} for a step, with {BATCH} "
+            f"A process with {few} images needs {measure.duration(few_s)} for a step, with {many} "
             f"{measure.duration(many_s)}: {RANKS} times the images in {many_s / few_s:.1f} times the time."
         )
 
 
-def measure_global_batch(budget: Budget) -> GlobalBatch:
-    """Train on four real ranks by one rank's recipe, and by what becomes of it on more ranks; nothing in smoke.
+def measure_global_batch(budget: Budget, cores: int) -> GlobalBatch:
+    """Train by one rank's recipe, and by what becomes of it on more ranks; nothing in smoke.
 
-    The recipes of fewer ranks are trained by the four, too, each with its part of their batch: the same training, as
-    lesson 7 showed, and the same machine.
+    All recipes are trained by the same real processes, each with its part of the global batch: the same training, as
+    lesson 7 showed, and the same machine. They are as many as the ranks where each finds a core, else two.
+
+    Args:
+        budget: How many runs.
+        cores: ``Machine.usable_cores``.
     """
     if budget.name == "smoke":
         return GlobalBatch(task.EPOCHS)
+    processes = RANKS if cores >= RANKS else FEW_RANKS
     orders = {
-        ALONE: (BATCH // RANKS, RATE),
-        SAME_RATE: (BATCH, RATE),
-        SCALED: (BATCH, RANKS * RATE),
-        SEARCHED: (BATCH, HIGHER * RATE),
-        FEW_SCALED: (FEW_RANKS * BATCH // RANKS, FEW_RANKS * RATE),
+        ALONE: (BATCH, RATE),
+        SAME_RATE: (RANKS * BATCH, RATE),
+        SCALED: (RANKS * BATCH, RANKS * RATE),
+        SEARCHED: (RANKS * BATCH, HIGHER * RATE),
+        FEW_SCALED: (FEW_RANKS * BATCH, FEW_RANKS * RATE),
     }
     runs = 2 if budget.name == "quick" else 4
     found: dict[str, list[npt.NDArray[np.bool_]]] = {name: [] for name in orders}
     seconds: dict[str, list[float]] = {name: [] for name in orders}
     labels = task.data().test.labels
-    with task.team(RANKS, 1, None, "gloo") as team:
+    with task.team(processes, 1, None, "gloo") as team:
         for seed in range(runs):
-            for name, (batch, rate) in orders.items():
-                trained = task.train(team, batch=batch, learning_rate=rate, seed=seed)
+            for name, (together, rate) in orders.items():
+                trained = task.train(team, batch=together // processes, learning_rate=rate, seed=seed)
                 found[name].append(trained["predictions"] == labels)
                 seconds[name].append(trained["seconds"])
     return GlobalBatch(
         task.EPOCHS,
         {name: np.stack(rows) for name, rows in found.items()},
-        {name: steps(batch * RANKS) for name, (batch, _) in orders.items()},
+        {name: steps(together) for name, (together, _) in orders.items()},
         seconds,
+        processes,
     )
 
 

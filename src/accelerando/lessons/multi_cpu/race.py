@@ -126,7 +126,7 @@ def measure_race(budget: Budget, cpus: Sequence[int], cores: int) -> Race:
     if can_pin():
         settings[OWN] = setting(processes, share(cpus, many))
         settings[SAME] = setting(processes, [list(cpus)[:1]] * many)
-    told = time_settings(list(settings.values()), many, 3 * budget.rounds // 2)
+    told = time_settings(list(settings.values()), many, budget.rounds)
     return Race(cores, threads, processes, dict(zip(settings, told["seconds"], strict=True)), told["disturbances"])
 
 

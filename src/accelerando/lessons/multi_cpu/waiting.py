@@ -20,7 +20,7 @@ from accelerando.lessons.multi_cpu.layouts import (
 
 ASLEEP = {"OMP_WAIT_POLICY": "PASSIVE"}
 """GNU's OpenMP then asks not once (as with ``GOMP_SPINCOUNT=0``) before it lets a waiting thread sleep."""
-_ROUNDS = 5
+_ROUNDS = 3
 
 
 @dataclass(frozen=True)
