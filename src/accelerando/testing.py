@@ -41,9 +41,10 @@ def test_command(quick: bool, arguments: Sequence[str]) -> int:
 
 def _all_tests(python: Sequence[str]) -> list[tuple[str, list[str]]]:
     others = [f"--ignore={path}" for path in PAIRED_PATHS]
+    pytest = [*python, "pytest", "--durations=20"]
     return [
-        ("tests of parts, lessons and labs, two at a time", [*python, "pytest", "-n", "2", *PAIRED_PATHS]),
-        ("tests of engines, grading and pages", [*python, "pytest", *others]),
+        ("tests of parts, lessons and labs, two at a time", [*pytest, "-n", "2", *PAIRED_PATHS]),
+        ("tests of engines, grading and pages", [*pytest, *others]),
     ]
 
 
