@@ -17,7 +17,7 @@ from accelerando.backends.oneccl import build
 from accelerando.programs import find_open_mpi
 
 HERE = Path(__file__).parent
-EXAMPLES = 60
+EXAMPLES = 40
 LIMIT_S = 240.0
 
 
