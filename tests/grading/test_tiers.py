@@ -8,9 +8,9 @@ import pytest
 from accelerando.grading import tiers
 
 
-def intervals(rng: np.random.Generator, truth: float, sd: float, pairs: int, floor_sd: float) -> dict:
+def intervals(rng: np.random.Generator, truth: float, sd: float, pairs: int) -> dict:
     values = {task: list(rng.normal(math.log(truth), sd, pairs)) for task in ("real", "rule")}
-    return tiers.ratio_intervals(values, floor_sd=floor_sd, is_last=True)
+    return dict(tiers.ratio_intervals(values, is_last=True).tasks)
 
 
 @pytest.mark.parametrize("sd", [0.01, 0.05, 0.15])
@@ -18,7 +18,7 @@ def test_true_ratio_lies_in_the_interval_almost_always(sd: float) -> None:
     rng = np.random.default_rng(0)
     misses = 0
     for _ in range(400):
-        found = intervals(rng, 2.0, sd, 2, float("nan"))
+        found = intervals(rng, 2.0, sd, 2)
         misses += sum(not interval.low <= 2.0 <= interval.high for interval in found.values())
     assert misses <= 12  # 1 % of 800, and four deviations
 
@@ -32,7 +32,7 @@ def test_border_is_crossed_by_chance_in_few_sessions_although_looked_at_often() 
             for own in values.values():
                 own.append(float(rng.normal(bar, 0.06)))
             found = tiers.ratio_intervals(values, is_last=pairs == 5)
-            if tiers.judge_tier(found, 3.5) == "reached":
+            if found.against(3.5) == "reached":
                 crossed += 1
                 break
     assert crossed <= 6
@@ -40,21 +40,25 @@ def test_border_is_crossed_by_chance_in_few_sessions_although_looked_at_often() 
 
 def test_one_pair_says_nothing() -> None:
     found = tiers.ratio_intervals({"real": [2.0], "rule": []}, is_last=True)
-    assert found["real"].against(1.5) == "undecided"
-    assert found["rule"].pairs == 0
+    assert found.against(1.5) == "undecided"
+    assert found.tasks["real"].against(1.5) == "undecided"
+    assert found.tasks["rule"].pairs == 0
 
 
 def test_noise_of_the_courses_own_sides_widens_the_interval() -> None:
     values = {"real": [1.0, 1.01], "rule": [1.0, 1.01]}
-    calm = tiers.ratio_intervals(values, floor_sd=0.01)["real"]
-    restless = tiers.ratio_intervals(values, floor_sd=0.3)["real"]
+    alone, calm, restless = (
+        tiers.ratio_intervals(values, control=control).tasks["real"]
+        for control in ([], [[2.0, 2.01]] * 2, [[2.0, 2.5]] * 2)
+    )
     assert restless.high / restless.low > 2 * calm.high / calm.low
+    assert calm.high / calm.low < alone.high / alone.low  # more repeats, and they agree
 
 
 def test_more_pairs_and_a_last_look_narrow_it() -> None:
     def width(pairs: int, *, is_last: bool) -> float:
         values = {task: [1.0 + 0.02 * (-1) ** n for n in range(pairs)] for task in ("real", "rule")}
-        found = tiers.ratio_intervals(values, is_last=is_last)["real"]
+        found = tiers.ratio_intervals(values, is_last=is_last).tasks["real"]
         return found.high / found.low
 
     assert width(6, is_last=False) < width(4, is_last=False) < width(2, is_last=False)
@@ -63,10 +67,19 @@ def test_more_pairs_and_a_last_look_narrow_it() -> None:
 
 def test_tier_is_missed_when_one_task_misses_it() -> None:
     fast, slow = tiers.RatioInterval(5.0, 4.5, 5.5, 3), tiers.RatioInterval(2.0, 1.8, 2.2, 3)
-    assert tiers.judge_tier({"real": fast, "rule": slow}, 3.5) == "missed"
-    assert tiers.judge_tier({"real": fast, "rule": fast}, 3.5) == "reached"
-    assert tiers.judge_tier({"real": fast, "rule": slow}, 2.0) == "undecided"  # 1.8 to 2.2 holds 2 / 1.1
-    assert tiers.judge_tier({}, 2.0) == "undecided"
+    assert tiers.Ratios({"real": fast, "rule": slow}).against(3.5) == "missed"
+    assert tiers.Ratios({"real": fast, "rule": fast}).against(3.5) == "reached"
+    assert tiers.Ratios({"real": fast, "rule": slow}).against(2.0) == "undecided"  # 1.8 to 2.2 holds 2 / 1.1
+    assert tiers.Ratios().against(2.0) == "undecided"
+
+
+def test_tier_is_missed_when_the_mean_of_both_tasks_misses_it_for_then_one_task_must() -> None:
+    wide = tiers.RatioInterval(1.0, 0.7, 1.43, 3)
+    narrow = tiers.RatioInterval(1.0, 0.8, 1.25, 6)
+    assert tiers.Ratios({"real": wide, "rule": wide}).against(1.5) == "undecided"
+    assert tiers.Ratios({"real": wide, "rule": wide}, narrow).against(1.5) == "missed"
+    fast = tiers.RatioInterval(9.0, 8.0, 10.0, 6)
+    assert tiers.Ratios({"real": wide, "rule": wide}, fast).against(1.5) == "undecided"  # one task may be slow
 
 
 def test_noise_is_taken_about_each_groups_own_mean() -> None:

@@ -125,7 +125,7 @@ def try_final(
     return Trial(
         images,
         rounds,
-        tiers.ratio_intervals(ratios, is_last=True, error_rate=ERROR_RATE),
+        tiers.ratio_intervals(ratios, is_last=True, error_rate=ERROR_RATE).tasks,
         tiers.judge_accuracy(correct, margin, is_last=True),
         tiers.noise_sd(list(ratios.values())),
         replace(watched.state, others_fraction=None).disturbances,  # it counts the sandboxes among the others

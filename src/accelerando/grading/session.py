@@ -51,7 +51,7 @@ class SessionResult:
 
     Attributes:
         runs: In the order in which they were made.
-        intervals: For each task the submission's ratio to the starter; empty before there is a pair.
+        ratios: The submission's ratios to the starter.
         accuracy: For each task, whether accuracy was kept.
         reference_ratio: For each task the reference's ratio to the starter.
         noise_sd: Deviation of log(starter / reference) between rounds of a task; NaN without repeats.
@@ -64,7 +64,7 @@ class SessionResult:
     """
 
     runs: tuple[Run, ...]
-    intervals: Mapping[str, tiers.RatioInterval]
+    ratios: tiers.Ratios
     accuracy: Mapping[str, stats.AccuracyVerdict]
     reference_ratio: Mapping[str, float]
     noise_sd: float
@@ -74,6 +74,11 @@ class SessionResult:
     reference_s: float
     seconds: float
     train_images: int
+
+    @property
+    def intervals(self) -> Mapping[str, tiers.RatioInterval]:
+        """For each task the submission's ratio to the starter."""
+        return self.ratios.tasks
 
     def times_s(self, side: str, task: str) -> list[float]:
         """Seconds of a side's runs on a task."""
@@ -199,7 +204,7 @@ class _Session:
 
     def _is_decided(self) -> bool:
         found = self.result(is_last=False)
-        speeds = [tiers.judge_tier(found.intervals, threshold) for threshold in self.thresholds]
+        speeds = [found.ratios.against(threshold) for threshold in self.thresholds]
         if "reached" not in speeds and "undecided" not in speeds:
             return True  # too slow for every tier: accuracy changes nothing
         verdicts = [verdict.verdict for verdict in found.accuracy.values()]
@@ -210,17 +215,17 @@ class _Session:
         times = {(name, side): self._times(name, side) for name in names for side in SIDES}
         own = {name: _log_ratios(times[name, "starter"], times[name, "submission"]) for name in names}
         reference = {name: _log_ratios(times[name, "starter"], times[name, "reference"]) for name in names}
-        floor_sd = tiers.noise_sd(list(reference.values()))
+        control = list(reference.values())
         pairs = {
             name: (self.correct.get((name, "starter"), []), self.correct.get((name, "submission"), []))
             for name in names
         }
         return SessionResult(
             runs=tuple(self.runs),
-            intervals=tiers.ratio_intervals(own, floor_sd=floor_sd, is_last=is_last),
+            ratios=tiers.ratio_intervals(own, control=control, is_last=is_last),
             accuracy=tiers.judge_accuracy(pairs, self.margin, is_last=is_last),
             reference_ratio={name: math.exp(float(np.mean(v))) for name, v in reference.items() if v},
-            noise_sd=floor_sd,
+            noise_sd=tiers.noise_sd(control),
             failure=str(self.failure or ""),
             is_slow=isinstance(self.failure, TooSlow),
             starter_s=self.longest_run_s.get("starter", math.nan),

@@ -1,12 +1,16 @@
 """What a session of the final allows to say: a ratio with its interval on each task, and accuracy kept or not. Pure.
 
 A session has few rounds of many seconds. Two pairs on a task say little about how much pairs scatter, so both tasks
-tell it together, and the course's own two sides as well: no interval is narrower than their repeats allow.
+tell it together, the course's own two sides as well, and what such runs usually scatter by: a moderated variance,
+each part counted by its degrees of freedom.
+
+Source:
+    Smyth (2004), Linear models and empirical Bayes methods; the moderated t statistic.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -45,46 +49,74 @@ class RatioInterval:
         return "reached" if self.low >= bar else "missed" if self.high < bar else "undecided"
 
 
+@dataclass(frozen=True)
+class Ratios:
+    """How many times faster than the starter.
+
+    Attributes:
+        tasks: For each task.
+        together: The geometric mean over all tasks.
+    """
+
+    tasks: Mapping[str, RatioInterval] = field(default_factory=dict)
+    together: RatioInterval = RatioInterval(math.nan, 0.0, math.inf, 0)
+
+    def against(self, announced: float) -> Speed:
+        """Judge a threshold: reached when it is on each task, missed when it is on one, or by their mean."""
+        found = {interval.against(announced) for interval in self.tasks.values()}
+        if "missed" in found or self.together.against(announced) == "missed":
+            return "missed"
+        return "undecided" if "undecided" in found or not found else "reached"
+
+
 def noise_sd(groups: Sequence[Sequence[float]]) -> float:
     """Deviation of repeats about the mean of their group, all groups together; NaN without a repeat."""
-    degrees = sum(len(group) - 1 for group in groups if group)
+    degrees = _degrees(groups)
     if degrees < 1:
         return math.nan
-    return math.sqrt(sum(len(group) * float(np.var(group)) for group in groups if group) / degrees)
+    return math.sqrt(_squares(groups) / degrees)
 
 
 def ratio_intervals(
     log_ratios: Mapping[str, Sequence[float]],
     *,
-    floor_sd: float = 0.0,
+    control: Sequence[Sequence[float]] = (),
     is_last: bool = False,
     error_rate: float = ERROR_RATE,
-) -> dict[str, RatioInterval]:
-    """Give each task its interval.
+) -> Ratios:
+    """Give each task its interval, and the mean over all tasks.
 
     Args:
         log_ratios: For each task log(starter's time / submission's time), one a round.
-        floor_sd: Deviation that pairs have at least, from repeats of the course's own sides; NaN: not known.
+        control: For each task log ratios of the course's own two sides, which tell how restless the machine is.
         is_last: No more rounds will come.
         error_rate: Of each end, over all looks.
     """
     groups = [list(values) for values in log_ratios.values()]
-    degrees = sum(len(group) - 1 for group in groups if group)
-    own_sd = noise_sd(groups)
-    found = {}
-    for task, values in log_ratios.items():
-        pairs = len(values)
-        center = math.exp(float(np.mean(values))) if pairs else math.nan
-        if pairs < FEWEST_PAIRS:
-            found[task] = RatioInterval(center, 0.0, math.inf, pairs)
-            continue
-        level = _level(pairs, is_last, error_rate)
-        seen_sd = max(own_sd, 0.0 if math.isnan(floor_sd) else floor_sd)
-        steadied_sd = math.sqrt((_PRIOR_DF * _PRIOR_SD**2 + degrees * seen_sd**2) / (_PRIOR_DF + degrees))
-        half = max(_exceeded(degrees, level) * seen_sd, _exceeded(_PRIOR_DF + degrees, level) * steadied_sd)
-        half = half / math.sqrt(pairs) + math.log1p(stats.SYSTEMATIC)
-        found[task] = RatioInterval(center, center * math.exp(-half), center * math.exp(min(half, 50.0)), pairs)
-    return found
+    repeats = [*groups, *control]
+    degrees = _PRIOR_DF + _degrees(repeats)
+    squares = _PRIOR_DF * _PRIOR_SD**2 + _squares(repeats)
+    variance = max(squares / degrees, _squares(groups) / max(1, _degrees(groups)))
+    rounds = min((len(group) for group in groups), default=0)
+
+    def interval(values: Sequence[float], looked_at: int) -> RatioInterval:
+        center = math.exp(float(np.mean(values))) if values else math.nan
+        if looked_at < FEWEST_PAIRS:
+            return RatioInterval(center, 0.0, math.inf, len(values))
+        quantile = -float(special.stdtrit(degrees, _level(looked_at, is_last, error_rate)))
+        half = quantile * math.sqrt(variance / len(values)) + math.log1p(stats.SYSTEMATIC)
+        return RatioInterval(center, center * math.exp(-half), center * math.exp(min(half, 50.0)), len(values))
+
+    alike = [value for group in groups for value in group[:rounds]]  # each task with the same weight
+    return Ratios({task: interval(values, len(values)) for task, values in log_ratios.items()}, interval(alike, rounds))
+
+
+def _degrees(groups: Sequence[Sequence[float]]) -> int:
+    return sum(len(group) - 1 for group in groups if group)
+
+
+def _squares(groups: Sequence[Sequence[float]]) -> float:
+    return sum(len(group) * float(np.var(group)) for group in groups if group)
 
 
 def _level(pairs: int, is_last: bool, error_rate: float) -> float:
@@ -93,16 +125,6 @@ def _level(pairs: int, is_last: bool, error_rate: float) -> float:
     if is_last or pairs >= MOST_PAIRS:
         return look_levels(looks, pairs, error_rate)[-1]
     return look_levels((*looks, MOST_PAIRS), MOST_PAIRS, error_rate)[len(looks) - 1]
-
-
-def _exceeded(degrees: float, level: float) -> float:
-    return -float(special.stdtrit(degrees, level))
-
-
-def judge_tier(intervals: Mapping[str, RatioInterval], announced: float) -> Speed:
-    """Judge a threshold on all tasks: missed on one is missed, and it is reached when it is on each."""
-    found = {interval.against(announced) for interval in intervals.values()}
-    return "missed" if "missed" in found else "undecided" if "undecided" in found or not found else "reached"
 
 
 def judge_accuracy(

@@ -36,10 +36,11 @@ def _judge_tier(session: SessionResult, question: Question, state: noise.Machine
     if session.failure:
         return _failure(session, question)
     evidence = _evidence(session, threshold, margin)
-    speed = tiers.judge_tier(session.intervals, threshold)
+    speed = session.ratios.against(threshold)
     told = f"{tell_speed(session)}; wanted: {threshold:g}"
     disturbed = disturbances(session, state)
     if speed == "missed":
+        told = f"{told}{_mean_of_tasks(session, threshold)}"
         if _is_disturbed(session, state):
             return _result(question, "undecided", f"{told}. But {disturbed}, so it does not count. {_AGAIN}", evidence)
         return _result(question, "failed", f"{told}. Where does the time of a run go now?", evidence)
@@ -109,6 +110,14 @@ def tell_speed(session: SessionResult) -> str:
         f"{found.ratio:.2f} times as fast ({found.low:.2f} to {found.high:.2f}, {found.pairs} rounds on the task "
         f"{task!r}, where you gain less)"
     )
+
+
+def _mean_of_tasks(session: SessionResult, threshold: float) -> str:
+    """The mean of both tasks, where only it is narrow enough to miss a threshold; else empty."""
+    if any(found.against(threshold) == "missed" for found in session.intervals.values()):
+        return ""
+    found = session.ratios.together
+    return f"; both tasks together {found.ratio:.2f} times ({found.low:.2f} to {found.high:.2f})"
 
 
 def tell_accuracy(session: SessionResult) -> str:
