@@ -48,6 +48,16 @@ def test_submission_lands_in_its_tier(seconds: float, expected: list[str]) -> No
     assert statuses(session(sides, budget_s=2000)) == expected
 
 
+def test_equal_speed_is_told_apart_from_the_first_tier_at_the_noise_of_a_shared_machine() -> None:
+    equal = {**USUAL, "starter": 24.0, "submission": 24.0, "reference": 3.0}
+    found = [session(FakeSides(equal, jitter=0.08, rng=np.random.default_rng(seed)), seed=seed) for seed in range(10)]
+    assert sum(statuses(each) == ["failed"] * 3 for each in found) >= 9
+    assert all("passed" not in statuses(each) for each in found)
+    assert sum(max(run.round for run in each.runs) == FEWEST_ROUNDS for each in found) >= 5
+    told = [verdict.judge_tiers(each, TIMED)[0].message for each in found]
+    assert any("both tasks together 0.9" in each or "both tasks together 1." in each for each in told)
+
+
 def test_clear_case_is_over_after_four_rounds() -> None:
     found = session(FakeSides(USUAL, {"submission": 0.87}))
     assert max(run.round for run in found.runs) == FEWEST_ROUNDS
@@ -141,7 +151,7 @@ def test_limit_of_a_run_follows_the_starter_once_it_is_known() -> None:
 
 def test_restless_machine_excuses_slowness() -> None:
     found = session(FakeSides({**USUAL, "submission": 28.0}, jitter=0.5), seed=4)
-    assert found.noise_sd > 0.16
+    assert found.noise_sd > 0.24
     assert "failed" not in statuses(found)
     assert "differed by" in verdict.judge_tiers(found, TIMED)[0].message
 

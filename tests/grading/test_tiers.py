@@ -38,6 +38,23 @@ def test_border_is_crossed_by_chance_in_few_sessions_although_looked_at_often() 
     assert crossed <= 6
 
 
+@pytest.mark.parametrize(("sd", "most"), [(0.08, 6), (0.16, 16)])
+def test_ratio_at_the_announced_threshold_is_seldom_missed_however_restless_the_submission(sd: float, most: int) -> None:
+    rng, missed = np.random.default_rng(7), 0
+    for _ in range(400):
+        own, control = {"real": [], "rule": []}, {"real": [], "rule": []}
+        for pairs in range(1, 5):
+            for task, values in own.items():
+                starter = rng.normal(0, 0.08)
+                values.append(math.log(1.5) + starter - rng.normal(0, sd))
+                control[task].append(2 + starter - rng.normal(0, 0.08))
+            found = tiers.ratio_intervals(own, control=list(control.values()), is_last=pairs == 4)
+            if pairs >= tiers.FEWEST_PAIRS and found.against(1.5) != "undecided":
+                missed += found.against(1.5) == "missed"
+                break
+    assert missed <= most
+
+
 def test_one_pair_says_nothing() -> None:
     found = tiers.ratio_intervals({"real": [2.0], "rule": []}, is_last=True)
     assert found.against(1.5) == "undecided"

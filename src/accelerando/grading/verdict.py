@@ -146,8 +146,8 @@ def _points(margin: float) -> str:
 
 
 def _is_disturbed(session: SessionResult, state: noise.MachineState) -> bool:
-    """Whether slowness may be somebody else's fault; noise in the repeats is in the interval already."""
-    is_noisy = session.noise_sd > 2 * NOISY_SD or (state.steal_fraction or 0) > _BUSY_STEAL
+    """Whether slowness may be somebody else's fault; usual noise in the repeats is in the interval already."""
+    is_noisy = session.noise_sd > 3 * NOISY_SD or (state.steal_fraction or 0) > _BUSY_STEAL
     return is_noisy or bool(_slow_control(session))
 
 
