@@ -31,7 +31,7 @@ def ratios(session: SessionResult, thresholds: Sequence[float]) -> figures.Pictu
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
-        ticks = [tick for tick in (0.25, 0.5, 1, 1.5, 2.5, 3.5, 5, 7, 10, 15, 20, 30, 50) if _near(tick, session)]
+        ticks = [tick for tick in (0.25, 0.5, 1, 1.5, 2.3, 3.5, 5, 7, 10, 15, 20, 30, 50) if _near(tick, session)]
         axes.set_xticks(ticks or [1.0])
         axes.set_yticks(range(len(rows)), labels=[f"task {task}" for task in rows])
         axes.set(

@@ -36,7 +36,7 @@ def prepare(shape, classes):
 def train(images, labels, budget_s):
     torch.manual_seed(0)
     steps = [transforms.RandomCrop(28, padding=1), transforms.RandomHorizontalFlip()]
-    loader = DataLoader(Garments(images, labels, steps), batch_size=32, shuffle=True)
+    loader = DataLoader(Garments(images, labels, steps), batch_size=24, shuffle=True)
     model = run["model"] = network(run["classes"])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=2 * len(loader))
