@@ -1,4 +1,4 @@
-"""A slimmer network on small batches of 26, with Adam and in the default layout. Lands: tier 2."""
+"""A slimmer network on small batches of 20, with Adam and in the default layout. Lands: tier 2."""
 
 import torch
 from torch import nn
@@ -27,10 +27,10 @@ def train(images, labels, budget_s):
     pixels, targets = as_input(images), torch.as_tensor(labels)
     model = run["model"] = network(run["classes"])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    steps = 2 * -(-len(targets) // 26)
+    steps = 2 * -(-len(targets) // 20)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     for _ in range(2):
-        for chosen in torch.randperm(len(targets)).split(26):
+        for chosen in torch.randperm(len(targets)).split(20):
             batch = pixels[chosen]
             batch[::2] = batch[::2].flip(3)
             optimizer.zero_grad()
