@@ -215,6 +215,18 @@ def look_up(namespace: Mapping[str, Any], name: str) -> Any:
     return namespace[name]
 
 
+def look_up_function(namespace: Mapping[str, Any], name: str) -> Callable[..., Any]:
+    """The learner's function of that name.
+
+    Raises:
+        Wrong: If it is not there, or cannot be called.
+    """
+    found = look_up(namespace, name)
+    if not callable(found):
+        raise Wrong(f"`{name}` should be a function, but is of type {type(found).__name__}.")
+    return found
+
+
 def run_learner_code(namespace: Mapping[str, Any], function: str, arguments: list, named: dict) -> Any:
     """Call a learner's function with copies of the arguments; shared by the kernel and the sandboxed worker.
 
@@ -222,9 +234,7 @@ def run_learner_code(namespace: Mapping[str, Any], function: str, arguments: lis
         NotAnswered: If it raises NotImplementedError.
         Wrong: If it is missing, not callable, raises, or returns what cannot be sent.
     """
-    target = look_up(namespace, function)
-    if not callable(target):
-        raise Wrong(f"`{function}` should be a function, but is of type {type(target).__name__}.")
+    target = look_up_function(namespace, function)
     arguments, named = through_wire([arguments, named], "the arguments")
     try:
         value = target(*arguments, **named)

@@ -39,7 +39,9 @@ def test_border_is_crossed_by_chance_in_few_sessions_although_looked_at_often() 
 
 
 @pytest.mark.parametrize(("sd", "most"), [(0.08, 6), (0.16, 16)])
-def test_ratio_at_the_announced_threshold_is_seldom_missed_however_restless_the_submission(sd: float, most: int) -> None:
+def test_ratio_at_the_announced_threshold_is_seldom_missed_however_restless_the_submission(
+    sd: float, most: int
+) -> None:
     rng, missed = np.random.default_rng(7), 0
     for _ in range(400):
         own, control = {"real": [], "rule": []}, {"real": [], "rule": []}

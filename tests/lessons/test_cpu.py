@@ -553,7 +553,7 @@ def test_the_extension_sentence_is_prepared_for_every_outcome(ipex_s: float | No
     table = ways.tabulate(extension_turns(ipex_s), "IPEX is not installed." if ipex_s is None else "")
     assert words in table.sentence()
     assert table.loss_gap == pytest.approx(0.001)
-    assert table.training[1].ratio == pytest.approx(1.25)
+    assert list(table.training.values())[1].ratio == pytest.approx(1.25)
 
 
 def test_a_missing_or_unfitting_ipex_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

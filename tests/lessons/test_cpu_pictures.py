@@ -5,7 +5,6 @@ import torch
 
 from accelerando.figures import cpu as pictures
 from accelerando.lessons.cpu.turns import Reading
-from accelerando.lessons.cpu.ways import Way
 from accelerando.rounds import RoundPoint
 from accelerando.widgets import cpu as explorers
 
@@ -16,7 +15,7 @@ ROWS = [("add", 0.08, 1e9), ("product", 80.0, 90e9)]
 def test_every_figure_is_a_picture_with_words() -> None:
     points = [RoundPoint(1, 1.0, 1.0, (1.0, 1.0), (1.0,)), RoundPoint(2, 0.5, 2.0, (1.5, float("inf")), (0.5,))]
     one, more = Reading(1.0, 1.0, (1.0, 1.0)), Reading(1.0, 2.5, (2.0, 3.0))
-    named = [Way("as it comes", 1.0, 1.0, (0.0, float("inf"))), Way("ipex.optimize", 1.0, 1.5, (1.2, 1.9))]
+    named = {"as it comes": Reading(1.0, 1.0, (0.0, float("inf"))), "ipex.optimize": Reading(1.0, 1.5, (1.2, 1.9))}
     drawn = [
         (pictures.grouped_ratios({"a": {"x": one, "y": more}, "b": {"x": one}}, "T", "times"), "a: x 1.00, y 2.50"),
         (pictures.staircase([2**13, 2**20], [5e9, 1e9], {"L1d": 2**15}, "T"), "5 GB/s at 8 KiB"),

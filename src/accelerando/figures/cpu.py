@@ -29,14 +29,6 @@ class Measured(Protocol):
         """Lower and upper end; (0, inf) when there were too few rounds for one."""
 
 
-class NamedMeasured(Measured, Protocol):
-    """The same with a name."""
-
-    @property
-    def name(self) -> str:
-        """A few words."""
-
-
 def _bars(axes: Axes, places: Sequence[float], bars: Sequence[Measured], height: float, **style: Any) -> None:
     """Horizontal bars, each with its number, and with its interval as a thin line where there is one."""
     ends = [bar.interval if bar.interval[1] < 1e9 else (bar.ratio, bar.ratio) for bar in bars]
@@ -199,22 +191,24 @@ def load(
     return sheet.picture
 
 
-def ways(groups: Mapping[str, Sequence[NamedMeasured]], title: str) -> Picture:
+def ways(groups: Mapping[str, Mapping[str, Measured]], title: str) -> Picture:
     """Ways to do two things, each compared to the first way of its panel.
 
     Args:
-        groups: Panel -> ways, with the name of each.
+        groups: Panel -> name of a way -> its ratio.
         title: What is shown.
     """
     said = "; ".join(
-        f"{panel}: " + ", ".join(f"{bar.name} {bar.ratio:.2f}" for bar in bars) for panel, bars in groups.items()
+        f"{panel}: " + ", ".join(f"{name} {bar.ratio:.2f}" for name, bar in bars.items())
+        for panel, bars in groups.items()
     )
     rows = max((len(bars) for bars in groups.values()), default=1)
     with draw(f"{title}. {said}", panels=max(1, len(groups)), width=8.6, height=1.0 + 0.34 * rows) as sheet:
         for axes, (panel, bars) in zip(sheet.axes, groups.items(), strict=False):
-            _bars(axes, range(len(bars)), bars, 0.6, color=[GREEN if "ipex" in bar.name else BLUE for bar in bars])
+            colors = [GREEN if "ipex" in name else BLUE for name in bars]
+            _bars(axes, range(len(bars)), list(bars.values()), 0.6, color=colors)
             axes.axvline(1.0, color=INK, linewidth=1)
-            axes.set_yticks(range(len(bars)), labels=[bar.name for bar in bars])
+            axes.set_yticks(range(len(bars)), labels=list(bars))
             axes.invert_yaxis()
             axes.margins(x=0.18)
             axes.set(title=panel, xlabel="times as fast as it comes")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from accelerando import models, seeds, torch_compile
-from accelerando.submission import Wrong, look_up
+from accelerando.submission import Wrong, look_up_function
 
 Outputs = dict[str, Any]
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -48,7 +48,7 @@ def mended_update(namespace: Mapping[str, Any], seed: int) -> Outputs:
     Returns:
         ``refused`` (what Dynamo said, or ""), ``graphs`` over all cases, and ``cases``: results and gradients of each.
     """
-    function = _function(namespace, "mended_update")
+    function = look_up_function(namespace, "mended_update")
     counted = Translations()
     torch._dynamo.reset()
 
@@ -128,7 +128,7 @@ def steady_batches(namespace: Mapping[str, Any], seed: int, rows: Sequence[int],
     Returns:
         For each epoch: translations so far, sizes of the batches, the sum of the weights, loss and gradient.
     """
-    function = _function(namespace, "steady_batches")
+    function = look_up_function(namespace, "steady_batches")
     counted = Translations()
     torch._dynamo.reset()
     compiled = torch.compile(weighted_loss, backend=counted)
@@ -207,7 +207,9 @@ def count_step(namespace: Mapping[str, Any], seed: int, rows: int, batch_size: i
     """
     counted = Translations()
     losses, translations = [], []
-    model, optimizer, step = _side(_function(namespace, "make_step"))  # compiles nothing yet: that waits for a call
+    model, optimizer, step = _side(
+        look_up_function(namespace, "make_step")
+    )  # compiles nothing yet: that waits for a call
     torch_compile.load()
     torch._dynamo.reset()
     with mock.patch("torch._inductor.compile_fx.compile_fx", counted):
@@ -241,7 +243,7 @@ def train(namespace: Mapping[str, Any], seed: int) -> torch.Tensor:
         int64 (TEST_ROWS,).
     """
     torch_compile.load()
-    return _train(*_kept_side(_function(namespace, "make_step")), seed)
+    return _train(*_kept_side(look_up_function(namespace, "make_step")), seed)
 
 
 def train_plainly(seed: int) -> Outputs:
@@ -325,13 +327,6 @@ def _loss(value: Any) -> float:
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise Wrong(f"The step returned {type(value).__name__}. It should return the loss, a tensor with one number.")
     return float(value.detach())
-
-
-def _function(namespace: Mapping[str, Any], name: str) -> Callable[..., Any]:
-    function = look_up(namespace, name)
-    if not callable(function):
-        raise Wrong(f"`{name}` should be a function, but is of type {type(function).__name__}.")
-    return function
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from accelerando.submission import Wrong, look_up
+from accelerando.submission import Wrong, look_up_function
 
 OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "halve": lambda part: part * 0.5,
@@ -28,7 +28,7 @@ def in_blocks(namespace: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) 
     Returns:
         For each case ``{"result", "calls": [[operation's place, numbers]], "kept": the input is unchanged}``.
     """
-    function = _function(namespace, "in_blocks")
+    function = look_up_function(namespace, "in_blocks")
     found = []
     for case in cases:
         values = case["values"].clone()
@@ -115,7 +115,7 @@ def begin_worker(namespace: Mapping[str, Any], cases: Sequence[Mapping[str, Any]
     Returns:
         For each case ``{"loads", "is_returned", "threads", "bind", "interop", "products"}``.
     """
-    function = _function(namespace, "begin_worker")
+    function = look_up_function(namespace, "begin_worker")
     return [_begin(function, **case) for case in cases]
 
 
@@ -140,11 +140,3 @@ def _begin(function: Callable[..., Any], processes: int, cores: int, inherited: 
     library = loaded[-1]
     facts = {name: getattr(library, name) for name in ("threads", "bind", "interop", "products")}
     return {"loads": len(loaded), "is_returned": returned is library, **facts}
-
-
-def _function(namespace: Mapping[str, Any], name: str) -> Callable[..., Any]:
-    function = look_up(namespace, name)
-    if not callable(function):
-        raise Wrong(f"`{name}` should be a function, but is of type {type(function).__name__}.")
-    found: Callable[..., Any] = function
-    return found

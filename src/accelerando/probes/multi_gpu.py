@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelerando.submission import Wrong, look_up
+from accelerando.submission import Wrong, look_up_function
 
 CASES = ((3, 2, 0.5), (2, 3, 0.2), (4, 1, 0.5), (3, 2, 1e6))
 """(ranks, batches of each, length to which the gradient is clipped)."""
@@ -58,9 +58,7 @@ def train_step(namespace: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
     Returns:
         For each of `CASES`: "gradients", one float32 (P,) for each rank, and "moved", whether its weights did.
     """
-    function = look_up(namespace, "train_step")
-    if not callable(function):
-        raise Wrong(f"`train_step` should be a function, but is of type {type(function).__name__}.")
+    function = look_up_function(namespace, "train_step")
     return [_run(function, seed, case) for case in CASES]
 
 

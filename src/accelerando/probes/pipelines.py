@@ -10,17 +10,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from accelerando.submission import Wrong, look_up
+from accelerando.submission import Wrong, look_up_function
 
 ITEMS, SHAPE = 24, (8, 8)
 BATCH = 4
-
-
-def _function(namespace: Mapping[str, Any], name: str) -> Callable[..., Any]:
-    found = look_up(namespace, name)
-    if not callable(found):
-        raise Wrong(f"`{name}` should be a function, but is of type {type(found).__name__}.")
-    return found
 
 
 class Noisy(Dataset[Any]):
@@ -55,7 +48,7 @@ def fresh_noise(namespace: Mapping[str, Any], seed: int) -> dict[str, torch.Tens
         float32 (items, 8, 8) each: two epochs of two workers (``first``, ``second``), the first epoch of a new loader
         with the same seed (``again``), and two epochs without workers (``alone``, ``alone_second``).
     """
-    draw = _function(namespace, "fresh_noise")
+    draw = look_up_function(namespace, "fresh_noise")
     _ = Noisy(draw, seed)[0]  # a blank or a value of another kind is told here, without a worker in between
     found: dict[str, torch.Tensor] = {}
     loader = _loader(draw, seed, 2)
@@ -95,7 +88,7 @@ def cached_image(namespace: Mapping[str, Any], seed: int) -> dict[str, Any]:
         ``wanted`` (float32, one row per request), ``decoded`` (times each image was decoded), ``kept`` (most images in
         the cache) and ``augmented`` (calls).
     """
-    function = _function(namespace, "cached_image")
+    function = look_up_function(namespace, "cached_image")
     draw = np.random.default_rng(seed)
     images = torch.from_numpy(draw.normal(size=(12, 6)).astype(np.float32))
     kinds = (("roomy", 12, False), ("tight", 4, False), ("in place", 12, True))

@@ -9,17 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelerando.submission import Wrong, look_up
+from accelerando.submission import Wrong, look_up_function
 
 Found = dict[str, Any]
 Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-def _function(namespace: Mapping[str, Any], name: str) -> Callable[..., Any]:
-    function = look_up(namespace, name)
-    if not callable(function):
-        raise Wrong(f"`{name}` should be a function, but is of type {type(function).__name__}.")
-    return function
 
 
 # -- a ReLU that keeps a mask -----------------------------------------------------------------------------------------
@@ -35,7 +28,7 @@ def relu_saving_mask(namespace: Mapping[str, Any], seed: int) -> list[Found]:
     Returns:
         For each input of `inputs`: ``output`` and ``gradient`` (of the input's type), ``kept_bytes``, ``is_unchanged``.
     """
-    function = _function(namespace, "relu_saving_mask")
+    function = look_up_function(namespace, "relu_saving_mask")
     return [_run_relu(function, kind, *given) for kind, given in inputs(seed).items()]
 
 
@@ -136,7 +129,7 @@ def careful_step(namespace: Mapping[str, Any], cases: list[Found]) -> list[Found
         For each: ``weights`` (flat float32, after every step), ``scales`` (after every step), ``was_half`` (whether the
         forward ran in fp16).
     """
-    function = _function(namespace, "careful_step")
+    function = look_up_function(namespace, "careful_step")
     return [_run_steps(function, case) for case in cases]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune as torch_prune
 
-from accelerando.submission import Wrong, look_up
+from accelerando.submission import Wrong, look_up_function
 
 Keep = dict[str, list[int]]
 Report = dict[str, Any]
@@ -26,7 +26,7 @@ def remove_channels(namespace: Mapping[str, Any], seed: int) -> list[Report]:
     Returns:
         One `describe` per model, in order.
     """
-    function = _function(namespace, "remove_channels")
+    function = look_up_function(namespace, "remove_channels")
     found = []
     for model, keep, images in models(seed).values():
         small = function(model, copy.deepcopy(keep))
@@ -34,13 +34,6 @@ def remove_channels(namespace: Mapping[str, Any], seed: int) -> list[Report]:
             raise Wrong(f"`remove_channels` returned {type(small).__name__}. It should return the smaller model.")
         found.append(describe(small, images))
     return found
-
-
-def _function(namespace: Mapping[str, Any], name: str) -> Any:
-    function = look_up(namespace, name)
-    if not callable(function):
-        raise Wrong(f"`{name}` should be a function, but is of type {type(function).__name__}.")
-    return function
 
 
 def describe(model: nn.Module, images: torch.Tensor) -> Report:
@@ -140,7 +133,7 @@ def multiply_adds(namespace: Mapping[str, Any], seed: int) -> list[Report]:
         For each model ``counts`` (what came back), ``hooks`` (left on it), ``is_unchanged`` (statistics and weights),
         and ``is_in_mode`` (training or evaluation, as before).
     """
-    function = _function(namespace, "multiply_adds")
+    function = look_up_function(namespace, "multiply_adds")
     found = []
     for model, images in counted_models(seed).values():
         before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from accelerando.submission import Wrong, look_up
+from accelerando.submission import Wrong, look_up_function
 
 Outputs = dict[str, Any]
 
@@ -23,9 +23,7 @@ def drop_idle_biases(namespace: Mapping[str, Any], seed: int) -> list[Outputs]:
     Returns:
         One `outputs` per model, in order.
     """
-    function = look_up(namespace, "drop_idle_biases")
-    if not callable(function):
-        raise Wrong(f"`drop_idle_biases` should be a function, but is of type {type(function).__name__}.")
+    function = look_up_function(namespace, "drop_idle_biases")
     found = []
     for model, images in models(seed).values():
         lean = function(model)

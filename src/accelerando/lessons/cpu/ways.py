@@ -14,21 +14,8 @@ STEPS_COMPARED = 5
 """Training steps after which the losses of all ways are set side by side."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """One way to train or to answer.
-
-    Args:
-        name: A few words.
-        median_s: Seconds per batch.
-        ratio: Times as fast as stock PyTorch as it comes, within rounds.
-        interval: 95 % interval for the ratio; (0, inf) with fewer than six rounds.
-    """
-
-    name: str
-    median_s: float
-    ratio: float
-    interval: tuple[float, float]
+Ways = Mapping[str, Reading]
+"""A few words for each way, stock PyTorch as it comes first -> its reading against that first one."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +46,8 @@ class ExtensionTable:
         why_not: Why IPEX, or torch.compile, is left out; empty when both are there.
     """
 
-    training: tuple[Way, ...] = ()
-    answering: tuple[Way, ...] = ()
+    training: Ways = field(default_factory=dict)
+    answering: Ways = field(default_factory=dict)
     loss_gap: float = 0.0
     rivals: Mapping[str, Rivals] = field(default_factory=dict)
     version: str | None = None
@@ -80,10 +67,10 @@ class ExtensionTable:
             parts.append(self.why_not)
         return " ".join(parts)
 
-    def _judged(self, title: str, ways: tuple[Way, ...]) -> str:
+    def _judged(self, title: str, ways: Ways) -> str:
         """The best stock way, and IPEX's best set directly against it."""
-        best = max((way for way in ways if not way.name.startswith(IPEX)), key=lambda way: way.ratio)
-        start = f"the best stock way is *{best.name}*, {best.ratio:.2f} times as fast as it comes."
+        best = _best(ways, of_ipex=False)
+        start = f"the best stock way is *{best}*, {ways[best].ratio:.2f} times as fast as it comes."
         rivals = self.rivals.get(title)
         if rivals is None:
             return start
@@ -113,21 +100,23 @@ def tabulate(turns: Turns, why_not: str = "") -> ExtensionTable:
     return ExtensionTable(found["training"], found["answering"], gap, rivals, version, why_not)
 
 
-def _rivals(turns: Turns, task: str, ways: tuple[Way, ...]) -> Rivals | None:
+def _rivals(turns: Turns, task: str, ways: Ways) -> Rivals | None:
     """The best way of IPEX and the best stock one, compared within rounds and not through a third."""
-    own = [way for way in ways if way.name.startswith(IPEX)]
-    if not own:
+    if not any(name.startswith(IPEX) for name in ways):
         return None
-    ipex = max(own, key=lambda way: way.ratio).name
-    stock = max((way for way in ways if way not in own), key=lambda way: way.ratio).name
+    ipex, stock = _best(ways, of_ipex=True), _best(ways, of_ipex=False)
     return Rivals(ipex, stock, turns.compare(("stock", f"{task}: {stock}"), ("ipex", f"{task}: {ipex}")))
 
 
-def _ways(turns: Turns, task: str) -> tuple[Way, ...]:
+def _best(ways: Ways, *, of_ipex: bool) -> str:
+    return max((name for name in ways if name.startswith(IPEX) == of_ipex), key=lambda name: ways[name].ratio)
+
+
+def _ways(turns: Turns, task: str) -> Ways:
     kernels = [(setting, name) for setting, rows in turns.samples.items() for name in rows[0]]
-    ways = [(setting, name) for setting, name in kernels if name.startswith(f"{task}: ")]
-    return tuple(
-        Way(name.partition(": ")[2], reading.median_s, reading.ratio, reading.interval)
-        for setting, name in ways
-        if (reading := turns.compare(("stock", f"{task}: as it comes"), (setting, name)))
-    )
+    first = ("stock", f"{task}: as it comes")
+    return {
+        name.partition(": ")[2]: turns.compare(first, (setting, name))
+        for setting, name in kernels
+        if name.startswith(f"{task}: ")
+    }
