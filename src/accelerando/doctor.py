@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from . import machine
+from . import machine, units
 from .diagnosis import Diagnosis, Gap, Lock, diagnose
 from .machine import Machine, MachineState
 
@@ -47,9 +47,9 @@ def facts(found: Diagnosis) -> dict[str, list[tuple[str, str]]]:
             ("right now", describe_state(found.state)),
         ],
         "Memory": [
-            ("usable", binary_size(here.memory_bytes)),
-            ("/dev/shm", binary_size(here.shm_bytes)),
-            ("disk", f"{binary_size(found.disk_free_bytes)} free"),
+            ("usable", _size(here.memory_bytes)),
+            ("/dev/shm", _size(here.shm_bytes)),
+            ("disk", f"{_size(found.disk_free_bytes)} free"),
         ],
         "Graphics": [(gpu.vendor, _describe_gpu(gpu)) for gpu in here.gpus] or [("GPU", "none")],
         "Programs": [
@@ -85,7 +85,7 @@ def describe_numa(nodes: Mapping[int, Sequence[int]]) -> str:
 def describe_caches(here: Machine) -> str:
     """Each level with its size and number."""
     return " · ".join(
-        f"{level} {f'{cache.instances} × ' if cache.instances > 1 else ''}{binary_size(cache.each_bytes)}"
+        f"{level} {f'{cache.instances} × ' if cache.instances > 1 else ''}{_size(cache.each_bytes)}"
         for level, cache in here.caches.items()
         if level != _NOT_SHOWN
     )
@@ -112,14 +112,8 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(f"{piece[0]}-{piece[-1]}" if len(piece) > 1 else f"{piece[0]}" for piece in pieces) or "none"
 
 
-def binary_size(size: float | None) -> str:
-    """Bytes in the largest unit that leaves at least one: ``32 KiB``, ``23.5 GiB``."""
-    if size is None:
-        return _UNKNOWN
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:.1f}".removesuffix(".0") + f" {units[0]}"
+def _size(count: float | None) -> str:
+    return _UNKNOWN if count is None else units.binary_size(count)
 
 
 def yes_no(fact: bool | None) -> str:
@@ -190,7 +184,7 @@ def _code(text: str) -> str:
 
 
 def _describe_gpu(gpu: machine.Gpu) -> str:
-    parts = [gpu.name or _UNKNOWN, binary_size(gpu.memory_bytes) if gpu.memory_bytes else None]
+    parts = [gpu.name or _UNKNOWN, _size(gpu.memory_bytes) if gpu.memory_bytes else None]
     parts += [f"driver {gpu.driver}" if gpu.driver else None, "integrated" if gpu.is_integrated else None]
     return " · ".join(part for part in parts if part)
 

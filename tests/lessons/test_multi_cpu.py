@@ -266,10 +266,10 @@ def told_backends(gloo_s: float, ccl_s: float | None) -> backends.Backends:
 
 
 def test_a_backend_that_is_ahead_behind_or_equal_is_called_so() -> None:
-    assert "oneCCL is ahead at 1 KB, 16 MB" in told_backends(0.03, 0.01).sentence()
-    assert "oneCCL is ahead at no size, gloo at 1 KB, 16 MB" in told_backends(0.01, 0.03).sentence()
+    assert "oneCCL is ahead at 1 KiB, 16 MiB" in told_backends(0.03, 0.01).sentence()
+    assert "oneCCL is ahead at no size, gloo at 1 KiB, 16 MiB" in told_backends(0.01, 0.03).sentence()
     assert "too close to call" in told_backends(0.01, 0.01).sentence()
-    assert "16 MB to its sockets under gloo, and 0 bytes under oneCCL" in told_backends(0.03, 0.01).sentence()
+    assert "16 MiB to its sockets under gloo, and 0 bytes under oneCCL" in told_backends(0.03, 0.01).sentence()
 
 
 def test_without_oneccl_gloo_goes_on_alone_and_the_reason_is_said() -> None:
@@ -282,8 +282,8 @@ def test_without_oneccl_gloo_goes_on_alone_and_the_reason_is_said() -> None:
 
 def test_memory_that_is_mapped_is_nobodys_own() -> None:
     said = told_backends(0.01, 0.01).memory_sentence()
-    assert "**64 MB**" in said
-    assert "**4 KB**" in said
+    assert "**64 MiB**" in said
+    assert "**4 KiB**" in said
 
 
 def test_the_kept_curves_carry_their_machine_and_day() -> None:

@@ -88,21 +88,6 @@ def test_a_disturbed_machine_says_by_what() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (None, "unknown"),
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (32768, "32 KiB"),
-        (25276502016, "23.5 GiB"),
-        (2**52, "4096 TiB"),
-    ],
-)
-def test_sizes_are_told_in_the_largest_fitting_unit(size: int | None, text: str) -> None:
-    assert doctor.binary_size(size) == text
-
-
-@pytest.mark.parametrize(
     ("numbers", "text"), [((), "none"), ((3,), "3"), ((0, 1, 2, 3), "0-3"), ((8, 0, 1, 10), "0-1,8,10")]
 )
 def test_cpu_ids_are_told_in_ranges(numbers: tuple[int, ...], text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from accelerando import costs
+from accelerando import costs, units
 from accelerando.figures import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, Picture, draw
 
 if TYPE_CHECKING:
@@ -86,14 +86,10 @@ def staircase(
             axes.axvline(size / 1024, color=GREY, linestyle="--")
             axes.annotate(f"{name} ", (size / 1024, 0.95), xycoords=("data", "axes fraction"), ha="right", color=INK)
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(_kib)
+        axes.xaxis.set_major_formatter(lambda count, _: units.binary_size(1024 * count))
         axes.set(title=title, xlabel="working set", ylabel="GB/s, one thread")
         axes.set_ylim(bottom=0)
     return sheet.picture
-
-
-def _kib(value: float, _: object = None) -> str:
-    return f"{value:g} KiB" if value < 1024 else f"{value / 1024:g} MiB"
 
 
 def over_settings(

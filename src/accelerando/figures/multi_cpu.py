@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from accelerando import units
 from accelerando.figures import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, Picture, draw
 
 if TYPE_CHECKING:
@@ -118,15 +119,11 @@ def messages(
             axes.errorbar(kib, [row[0] for row in rows], _ends(rows), **style)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.xaxis.set_major_formatter(_kib)
+        axes.xaxis.set_major_formatter(lambda count, _: units.binary_size(1024 * count))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set(title=title, xlabel="message", ylabel=f"milliseconds ({_LEVEL})")
         axes.legend(fontsize=8)
     return sheet.picture
-
-
-def _kib(value: float, _: object = None) -> str:
-    return f"{value:g} KB" if value < 1024 else f"{value / 1024:g} MB"
 
 
 def seats(nodes: Sequence[Sequence[int]], plans: Mapping[str, Sequence[Sequence[int]]], title: str) -> Picture:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from accelerando import costs, figures
+from accelerando import costs, figures, units
 from accelerando.figures import multi_cpu as pictures
 from accelerando.widgets import Shown
 
@@ -77,10 +77,10 @@ def layout_explorer(predict: Predict, start: Knobs, measured: Cells) -> Shown:
         continuous_update=False,
     )  # fmt: skip
     sizes = {
-        f"{start.message_bytes / 2**20:.2g} MB (here)": start.message_bytes,
-        "1 MB": 2**20,
-        "16 MB": 2**24,
-        "256 MB": 2**28,
+        f"{units.binary_size(start.message_bytes)} (here)": start.message_bytes,
+        "1 MiB": 2**20,
+        "16 MiB": 2**24,
+        "256 MiB": 2**28,
     }
     message = ipw.Dropdown(options=list(sizes.items()), value=start.message_bytes, description="message")
     speeds = {"as here": start.link}

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accelerando import costs, measure, ranks
+from accelerando import costs, measure, ranks, units
 from accelerando.lessons import Budget
 from accelerando.lessons.clusters import stage as stages
-from accelerando.lessons.clusters.stage import MEGABITS_PER_S, NODES, Stage, size
+from accelerando.lessons.clusters.stage import MEGABITS_PER_S, NODES, Stage
 
 TARGET = "accelerando.lessons.clusters.on_links:measure"
 SPEEDS_MBIT = {"smoke": (), "quick": (20, 100, 500), "full": (10, 20, 50, 100, 200, 500, 1000)}
@@ -100,8 +100,9 @@ class LinkStory:
         slow, fast = self.points[0], self.points[-1]
         within = [p for p in self.points if self._misses(p) <= 0.05]
         told = (
-            f"Every step sends {size(self.work.message_bytes)}. At {slow.megabits_per_s:g} Mbit/s each of {NODES} "
-            f"nodes is worth **{slow.efficiency:.0%}** of one alone: together {NODES * slow.efficiency:.2f} times one, "
+            f"Every step sends {units.decimal_size(self.work.message_bytes)}. At {slow.megabits_per_s:g} Mbit/s each "
+            f"of {NODES} nodes is worth **{slow.efficiency:.0%}** of one alone: together "
+            f"{NODES * slow.efficiency:.2f} times one, "
         )
         told += "less than one node without a network. " if NODES * slow.efficiency < 1 else "which is still a gain. "
         told += f"At {fast.megabits_per_s:g} Mbit/s it is {fast.efficiency:.0%}. "

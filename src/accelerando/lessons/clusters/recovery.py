@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from accelerando import costs, measure, ranks, stats
+from accelerando import costs, measure, ranks, stats, units
 from accelerando.lessons import Budget
 from accelerando.lessons.clusters import plans
 from accelerando.lessons.clusters.plans import Plan
-from accelerando.lessons.clusters.stage import MEGABITS_PER_S, Stage, size
+from accelerando.lessons.clusters.stage import MEGABITS_PER_S, Stage
 
 TARGET = "accelerando.lessons.clusters.on_plans:compare"
 START = "everything, every step"
@@ -97,7 +97,7 @@ class Recovery:
             "|---|---|---|---|---|---|---|---|",
         ]
         for name, way in self.ways.items():
-            counted = "" if way.sent_bytes is None else size(way.sent_bytes)
+            counted = "" if way.sent_bytes is None else units.decimal_size(way.sent_bytes)
             seconds = "" if way.seconds is None else measure.duration(way.seconds)
             accuracy = "" if way.accuracy is None else f"{way.accuracy:.1%}"
             kept = ""
@@ -105,8 +105,8 @@ class Recovery:
                 kept = f"{way.verdict.verdict} ({', '.join(f'{100 * end:+.1f}' for end in way.verdict.interval)})"
             runs = "" if way.gains is None or name == START else f" ({way.gains[0]:.1f} to {way.gains[1]:.1f})"
             lines.append(
-                f"| {name} | {size(way.predicted_bytes)} | {counted} | {measure.duration(way.predicted_s)} | "
-                f"{seconds} | {self.gain(name):.1f}{runs} | {accuracy} | {kept} |"
+                f"| {name} | {units.decimal_size(way.predicted_bytes)} | {counted} | "
+                f"{measure.duration(way.predicted_s)} | {seconds} | {self.gain(name):.1f}{runs} | {accuracy} | {kept} |"
             )
         return "\n".join(lines)
 

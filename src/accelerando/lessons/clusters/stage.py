@@ -140,11 +140,3 @@ def open_stage(
         return Stage(cluster.up(NODES, bandwidth=bandwidth, name=name), megabits_per_s, why_not)
     except cluster.ClusterError as error:
         return Stage(None, megabits_per_s, str(error))
-
-
-def size(number: float) -> str:
-    """A number of bytes in words."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return f"{number:.0f} bytes"

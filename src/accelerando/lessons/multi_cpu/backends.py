@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from accelerando import costs, measure, noise, ranks, stats, work
+from accelerando import costs, measure, noise, ranks, stats, units, work
 from accelerando.backends import oneccl
 from accelerando.lessons import Budget
 from accelerando.lessons.multi_cpu.layouts import NOT_RUN, Ratio, compare, tell_disturbances
@@ -91,11 +91,11 @@ class Backends:
             return f"There is no oneCCL here ({self.reason}): gloo is alone. The pale lines are from elsewhere."
         ratios = self.ratios()
         told = [
-            f"{_size(size)}: **{_times(ratio.middle)}** ({_times(ratio.low)} to {_times(ratio.high)})"
+            f"{units.binary_size(size)}: **{_times(ratio.middle)}** ({_times(ratio.low)} to {_times(ratio.high)})"
             for size, ratio in ratios.items()
         ]
-        ahead = ", ".join(_size(size) for size, ratio in ratios.items() if ratio.low > 1)
-        behind = ", ".join(_size(size) for size, ratio in ratios.items() if ratio.high < 1)
+        ahead = ", ".join(units.binary_size(size) for size, ratio in ratios.items() if ratio.low > 1)
+        behind = ", ".join(units.binary_size(size) for size, ratio in ratios.items() if ratio.high < 1)
         verdict = f"oneCCL is ahead at {ahead}" if ahead else "oneCCL is ahead at no size"
         verdict += f", gloo at {behind}" if behind else ""
         verdict += ", and the rest is too close to call" if any(r.low <= 1 <= r.high for r in ratios.values()) else ""
@@ -115,9 +115,10 @@ class Backends:
         if len(counted) < 2:
             return "How many bytes go through sockets is not counted on this system."
         message = max(self.seconds)
+        gloo, ccl = (units.binary_size(counted[name]) for name in (GLOO, CCL))
         return (
-            f"For {_size(message)} the system saw a rank hand {_size(counted[GLOO])} to its sockets under gloo, and "
-            f"{_size(counted[CCL])} under oneCCL"
+            f"For {units.binary_size(message)} the system saw a rank hand {gloo} to its sockets under gloo, and "
+            f"{ccl} under oneCCL"
             + (": its ranks read each other's numbers in shared memory." if counted[CCL] < message / 10 else ".")
         )
 
@@ -150,11 +151,12 @@ class Backends:
         """What a rank's own copy of the data costs."""
         if self.start_bytes is None or self.copy_bytes is None or self.mapped_bytes is None:
             return NOT_RUN
+        read, start, copy = (units.binary_size(size) for size in (SHARED_BYTES, self.start_bytes, self.copy_bytes))
         return (
-            f"{_size(SHARED_BYTES)} of images: with a copy of its own each rank grew by **{_size(self.copy_bytes)}**, "
-            f"with the same file mapped by all of them by **{_size(max(0.0, self.mapped_bytes))}** (counted is memory "
-            "that belongs to one process alone). Before that each rank had "
-            f"**{_size(self.start_bytes)}** of its own: libraries, models, buffers, once for every process."
+            f"{read} of images: with a copy of its own each rank grew by **{copy}**, with the same file mapped by all "
+            f"of them by **{units.binary_size(max(0.0, self.mapped_bytes))}** (counted is memory that belongs to one "
+            f"process alone). Before that each rank had **{start}** of its own: libraries, models, buffers, once for "
+            "every process."
         )
 
 
@@ -165,13 +167,6 @@ def _times(ratio: float) -> str:
 def _milliseconds(found: tuple[float, float, float]) -> tuple[float, float, float]:
     middle, low, high = (1e3 * value for value in found)
     return middle, low, high
-
-
-def _size(number: float) -> str:
-    for unit, factor in (("MB", 2**20), ("KB", 2**10)):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return f"{number:.0f} bytes"
 
 
 def make_ready(budget: Budget) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from accelerando import collectives, costs, measure, ranks
+from accelerando import collectives, costs, measure, ranks, units
 from accelerando.lessons import Budget
 from accelerando.lessons.multi_gpu.topologies import Pair, predict_paced_s
 
@@ -171,12 +171,8 @@ def predict_crossover_bytes(world_size: int, link: costs.Link) -> float:
 
 def crossover_sentence(link: costs.Link) -> str:
     """Where the tree stops winning, for few and for many ranks."""
-    places = [f"{_size(predict_crossover_bytes(n, link))} on {n} ranks" for n in (8, 64, 512)]
+    places = [f"{units.decimal_size(predict_crossover_bytes(n, link))} on {n} ranks" for n in (8, 64, 512)]
     return (
         f"On links of {link.bandwidth_bytes_per_s / 1e9:g} GB/s and {measure.duration(link.latency_s)}, the tree is "
         f"predicted to win up to {', '.join(places)}. The more ranks, the more a ring pays for its many steps."
     )
-
-
-def _size(number: float) -> str:
-    return f"{number / 1e9:,.3g} GB" if number >= 1e9 else f"{number / 1e6:,.3g} MB"

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from accelerando import costs, measure, ranks, stats
+from accelerando import costs, measure, ranks, stats, units
 from accelerando.lessons import Budget
-from accelerando.lessons.parallelism.wires import size
 
 RANKS = 2
 TELL = "accelerando.lessons.parallelism.on_replicas:tell"
@@ -177,12 +176,12 @@ class ReplicaStory:
             return NOT_RUN
         lines = [
             f"`bucket_cap_mb={float(cap):g}`: {len(sizes)} bucket{'s' if len(sizes) != 1 else ''} "
-            f"({', '.join(size(number) for number in sizes)})"
+            f"({', '.join(units.decimal_size(number) for number in sizes)})"
             for cap, sizes in self.buckets.items()
         ]
         return (
             f"{'; '.join(lines)}. No gradient is cut: a bucket takes whole ones and leaves once it has reached its "
-            f"cap. All together {size(4 * self.parameters)}, whatever the cap."
+            f"cap. All together {units.decimal_size(4 * self.parameters)}, whatever the cap."
         )
 
     def accumulation_sentence(self) -> str:
@@ -214,7 +213,7 @@ class ReplicaStory:
 
 
 def _size(number: float | None) -> str:
-    return "not counted" if number is None else size(number)
+    return "not counted" if number is None else units.decimal_size(number)
 
 
 def _share(number: float) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accelerando import ranks, strategies
+from accelerando import ranks, strategies, units
 from accelerando.lessons import Budget
-from accelerando.lessons.parallelism.wires import size
 
 RANKS = 2
 TELL = "accelerando.lessons.parallelism.on_shards:tell"
@@ -60,13 +59,11 @@ class ShardStory:
             "|---|---|---|---|---|---|---|",
         ]
         for name, one in self.dealt.items():
-            counted = one.error or ("not run" if one.memory is None else size(one.memory.total))
-            sent = "" if one.sent_bytes is None else size(one.sent_bytes)
+            counted = one.error or ("not run" if one.memory is None else units.decimal_size(one.memory.total))
+            sent = "" if one.sent_bytes is None else units.decimal_size(one.sent_bytes)
             same = "" if one.loss_error is None else "yes" if one.loss_error < 1e-4 else f"off by {one.loss_error:.1%}"
-            lines.append(
-                f"| {name} | {WITH[name]} | {size(one.predicted.total)} | {counted} | {size(one.predicted_sent_bytes)} "
-                f"| {sent} | {same} |"
-            )
+            memory, message = (units.decimal_size(n) for n in (one.predicted.total, one.predicted_sent_bytes))
+            lines.append(f"| {name} | {WITH[name]} | {memory} | {counted} | {message} | {sent} | {same} |")
         return "\n".join(lines)
 
     def sentence(self) -> str:
@@ -80,14 +77,15 @@ class ShardStory:
         counted = {name: one.sent_bytes for name, one in self.dealt.items() if one.sent_bytes is not None}
         close = "less than 1 %" if off[worst] < 0.01 else f"at most {off[worst]:.0%} ({worst})"
         told = (
-            f"One process needs {size(self.alone.total)} for this model. Memory predicted and counted: {close} apart. "
-            f"Least: **{' and '.join(least)}**, {size(totals[least[0]])} on each of {RANKS} ranks."
+            f"One process needs {units.decimal_size(self.alone.total)} for this model. Memory predicted and counted: "
+            f"{close} apart. Least: **{' and '.join(least)}**, "
+            f"{units.decimal_size(totals[least[0]])} on each of {RANKS} ranks."
         )
         if counted:
             quiet = min(counted, key=lambda name: counted[name])
             ratios = {name: sent / self.dealt[name].predicted_sent_bytes for name, sent in counted.items()}
             more = [f"{name} ({ratio:.1f} times)" for name, ratio in ratios.items() if ratio > 1.1]
-            told += f" **{quiet}** sends least, {size(counted[quiet])}."
+            told += f" **{quiet}** sends least, {units.decimal_size(counted[quiet])}."
             if more:
                 told += (
                     f" More than predicted: {', '.join(more)}; on a CPU this library's reduce-scatter is an all-reduce "

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from accelerando import cluster, collectives, costs, measure, programs, ranks
+from accelerando import cluster, collectives, costs, measure, programs, ranks, units
 from accelerando.lessons import Budget
 
 RANKS = 4
@@ -77,10 +77,12 @@ class CollectiveCounts:
         lines = ["| collective | afterwards | needed, all ranks | counted | busiest rank |", "|---|---|---|---|---|"]
         for name, afterwards in AFTERWARDS.items():
             needed_bytes = predict_moved_bytes(name, self.message_bytes, self.world_size)
-            needed = size(needed_bytes) if needed_bytes else "nothing of the tensor"
+            needed = units.decimal_size(needed_bytes) if needed_bytes else "nothing of the tensor"
             sent = self.sent_bytes.get(name)
-            counted = self.refused.get(name, "not counted") if sent is None else size(sum(sent))
-            lines.append(f"| {name} | {afterwards} | {needed} | {counted} | {size(max(sent)) if sent else ''} |")
+            counted = self.refused.get(name, "not counted") if sent is None else units.decimal_size(sum(sent))
+            lines.append(
+                f"| {name} | {afterwards} | {needed} | {counted} | {units.decimal_size(max(sent)) if sent else ''} |"
+            )
         return "\n".join(lines)
 
     def sentence(self) -> str:
@@ -113,7 +115,7 @@ class CollectiveCounts:
         moved = {name: sum(sent) for name, sent in self.sent_bytes.items()}
         highest = max(moved.values())
         most = [name for name, number in moved.items() if number > 0.95 * highest]
-        return f"Most was moved for **{' and '.join(most)}**, {size(highest)}. "
+        return f"Most was moved for **{' and '.join(most)}**, {units.decimal_size(highest)}. "
 
 
 def count_collectives(budget: Budget) -> CollectiveCounts:
@@ -166,7 +168,7 @@ class AllReduceTimes:
 
     def sentence(self) -> str:
         """What this run showed."""
-        small, large = (size(number) for number in self.sizes_bytes)
+        small, large = (units.decimal_size(number) for number in self.sizes_bytes)
         if not self.measured_s:
             ring, naive = self.predicted_s["ring"][1], self.predicted_s["naive"][1]
             return f"Predicted only: {large} by ring {measure.duration(ring)}, naive {measure.duration(naive)}."
@@ -247,11 +249,3 @@ def read_times(
         for name in (schedules if values else ())
     }
     return AllReduceTimes(where, is_shaped, link, world_size, predicted, measured, SIZES_BYTES)
-
-
-def size(number: float) -> str:
-    """A number of bytes in words."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return f"{number:.0f} bytes"
