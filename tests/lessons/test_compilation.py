@@ -96,6 +96,10 @@ def test_the_stages_of_a_function_with_a_gradient() -> None:
     assert work.forward.splitlines()[-1] in work.joint_sentence()
     assert x.grad is None
     assert work.kernel_sentence() == NO_CODE.why
+    written, decomposed = sum(work.as_written.values()), sum(work.decomposed.values())
+    said = replace(work, kernels=(kernels.Kernel("cpp_fused_0", "C++", ""),)).kernel_sentence()
+    assert f"{written} operators, forward and backward ({decomposed} after the rules" in said
+    assert "became one kernel of C++" in said
 
 
 def test_without_a_gradient_there_is_no_joint_graph() -> None:
@@ -159,9 +163,11 @@ def fused(ratio: float, verdict: str, moved: traffic.Traffic, tools: toolchain.T
     ("ratio", "verdict", "words"),
     [
         (1.0, "not faster", "not what the function waited for"),
-        (2.0, "faster", "Less than predicted"),
-        (5.0, "faster", "enough to predict"),
-        (9.0, "faster", "More than predicted"),
+        (2.0, "faster", "60% less than predicted"),
+        (4.4, "faster", "12% less than predicted"),
+        (5.0, "faster", "lies within the interval"),
+        (5.9, "faster", "18% more than predicted"),
+        (9.0, "faster", "80% more than predicted"),
     ],
 )
 def test_the_sentence_on_fusion_is_prepared_for_every_machine(ratio: float, verdict: str, words: str) -> None:
@@ -181,6 +187,15 @@ def test_a_mended_function_computes_what_the_cut_one_does(example: breaks.Exampl
     mended = example.mended(x)
     mended = mended[0] if isinstance(mended, tuple) else mended
     torch.testing.assert_close(mended, example.cut(x), rtol=1e-5, atol=2e-3)  # the sum ends where terms are small
+
+
+def test_a_decision_left_in_the_graph_has_the_gradient_of_the_branch_that_is_chosen() -> None:
+    for x in (torch.zeros(4, 3), torch.full((4, 3), 0.5), torch.linspace(-5, 4, 12).view(4, 3)):
+        gradients = []
+        for function in (breaks.clip_by_if, breaks.clip_by_where):
+            wanted = x.clone().requires_grad_()
+            gradients.append(torch.autograd.grad(function(wanted).sum(), wanted)[0])
+        torch.testing.assert_close(*gradients)
 
 
 def test_every_example_is_cut_and_its_twin_is_whole() -> None:
@@ -211,7 +226,13 @@ def test_both_chains_are_the_same_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "words"), [(6.0, "fresh memory"), (4.2, "so it came"), (2.0, "it is less"), (0.5, "the pieces won")]
+    ("ratio", "words"),
+    [
+        (4.8, "it is 20% more. A cut brings more"),
+        (4.2, "the interval contains that"),
+        (3.0, "it is 25% less"),
+        (0.5, "the pieces won"),
+    ],
 )
 def test_what_cuts_cost_is_set_beside_what_the_bytes_promise(ratio: float, words: str) -> None:
     measured = fused(ratio, "faster", traffic.Traffic(5, 500, 100)).found
@@ -330,6 +351,8 @@ def test_the_race_is_told_whether_or_not_it_is_won() -> None:
     assert "never" in lost.sentence()
     assert "behind" in lost.sentence()
     assert "one of fewer than 300." in won.sentence()
+    assert won.mean_steps_s() == pytest.approx((0.1, 0.05))
+    assert "100 ms eager and 50 ms compiled on average" in won.sentence()
     assert "5.0 s later" in won.picture().words
     assert "measured at step 200" in won.picture().words
     assert "not within" in lost.picture().words

@@ -102,7 +102,7 @@ def test_the_cases_take_both_sides_of_every_decision() -> None:
     for seed in range(20):
         cases = probes.update_cases(seed)
         longest = {kind: float(update.norm(dim=1).max()) for kind, (_, update) in cases.items()}
-        assert longest["long updates"] > 1 > longest["short updates"]
+        assert longest["long updates"] > 1 > longest["short updates"] > longest["an update of zeros"] == 0
         positive = {kind: int((hidden > 0).sum()) for kind, (hidden, _) in cases.items()}
         assert positive["no positive number"] == 0
         assert positive["a single positive number"] == 1
@@ -129,6 +129,7 @@ def test_the_function_that_is_handed_out_is_the_reference_and_is_cut() -> None:
         ("the level is detached before it is used", "On which two ways does `hidden` reach the result"),
         ("the mean of nothing is not a number", "What is the mean of no numbers"),
         ("every update is divided, short ones too", "What happens to an update that is short enough?"),
+        ("the branch that is not chosen divides by zero", "Both choices of a `torch.where` are computed"),
     ],
 )
 def test_the_question_is_about_the_mistake_that_was_made(mistake: str, question: str) -> None:

@@ -169,6 +169,7 @@ def _judge_update(kind: str, how: str, report: Any, right: dict[str, Any]) -> No
         "short updates": "What happens to an update that is short enough?",
         "long updates": "By what is a long update divided?",
         "a single positive number": "By how many numbers is the sum divided?",
+        "an update of zeros": "Both choices of a `torch.where` are computed. By what does the other one divide here?",
     }
     for name, said in words.items():
         found = report.get(name)

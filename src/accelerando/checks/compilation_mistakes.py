@@ -75,6 +75,10 @@ UPDATES = (
     ),
     WrongAnswer("the decision is still an `if`", _update(short="update / longest if longest > 1 else update")),
     WrongAnswer("every update is divided, short ones too", _update(short="update / longest")),
+    WrongAnswer(
+        "the branch that is not chosen divides by zero",
+        _update(short="torch.where(longest > 1, update / longest, update)"),
+    ),
     WrongAnswer("the mean of nothing is not a number", _update(level="(hidden * positive).sum() / positive.sum()")),
     WrongAnswer("the mean over all numbers", _update(level="(hidden * positive).mean()")),
     WrongAnswer("the level keeps its gradient", _update(second="level")),

@@ -88,6 +88,7 @@ def update_cases(seed: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         "short updates": (numbers(1.0), numbers(0.05)),
         "no positive number": (-numbers(1.0).abs() - 0.1, numbers(1.0)),
         "a single positive number": (-numbers(1.0).abs() + 9.0 * (torch.arange(48) == 11).view(6, 8), numbers(1.0)),
+        "an update of zeros": (numbers(1.0), torch.zeros(6, 8)),
     }
 
 

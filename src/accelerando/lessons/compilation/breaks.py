@@ -31,8 +31,8 @@ def clip_by_if(x: torch.Tensor) -> torch.Tensor:
 def clip_by_where(x: torch.Tensor) -> torch.Tensor:
     """The same, with the decision left in the graph."""
     largest = x.abs().max()
-    scale = torch.where(largest > 3, 3 / largest, 1.0)
-    return torch.tanh(x * scale)
+    divisor = torch.where(largest > 3, largest, 3.0)
+    return torch.tanh(x * (3 / divisor))
 
 
 def watch_by_item(x: torch.Tensor) -> torch.Tensor:
@@ -202,14 +202,18 @@ class BreakCost:
                 f"{ratio}. Each piece reads the numbers and writes them; counting those bytes promises "
                 f"**{self.predicted:.1f} times**"
             )
-            if self.found.ratio > 1.25 * self.predicted:
+            off = f"{abs(self.found.ratio / self.predicted - 1):.0%}"
+            if low > self.predicted:
                 return (
-                    f"{told}. A cut brings more than those bytes: fresh memory for the result of each piece, and "
-                    "Python in between. How much of the rest is whose was not measured."
+                    f"{told}; it is {off} more. A cut brings more than those bytes: fresh memory for the result of "
+                    "each piece, and Python in between. How much of the rest is whose was not measured."
                 )
-            if self.found.ratio < 0.75 * self.predicted:
-                return f"{told}, and it is less: the arithmetic takes its time, or a cache held some of the numbers."
-            return f"{told}, and so it came."
+            if high < self.predicted:
+                return (
+                    f"{told}; it is {off} less. The arithmetic takes its time, or a cache held some of the numbers: "
+                    "which of them was not measured."
+                )
+            return f"{told}, and the interval contains that."
         return f"{ratio}: at this size, on this machine, the cuts cost nothing that can be told from noise."
 
 

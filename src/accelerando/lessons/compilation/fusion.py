@@ -50,17 +50,20 @@ class Fusion:
             return f"{start}. The operators are the same as before, so there was nothing to gain."
         if self.found.verdict == "not faster" or self.found.ratio < 1.1:
             return f"{start}. Nothing to speak of: here the bytes were not what the function waited for."
-        if self.found.ratio < 0.75 * self.traffic.predicted_gain:
+        if not spread:
+            return f"{start}. Too few pairs were timed to set that beside the prediction."
+        off = f"{abs(self.found.ratio / self.traffic.predicted_gain - 1):.0%}"
+        if high < self.traffic.predicted_gain:
             return (
-                f"{start}. Less than predicted: once the bytes are gone, the arithmetic itself is what is left to wait "
-                "for, and a cache had made some of the bytes cheap already."
+                f"{start}. That is {off} less than predicted: the arithmetic itself may be what is left to wait for, "
+                "or a cache had made some of the bytes cheap already. Which of them was not measured."
             )
-        if self.found.ratio > 1.25 * self.traffic.predicted_gain:
+        if low > self.traffic.predicted_gain:
             return (
-                f"{start}. More than predicted: starting operators and getting memory for each result cost time, too, "
-                "and those are gone as well."
+                f"{start}. That is {off} more than predicted: starting operators and getting memory for each result "
+                "cost time, too, and those are gone as well."
             )
-        return f"{start}. Counting bytes was enough to predict it."
+        return f"{start}. What counting bytes predicted lies within the interval."
 
 
 def measure_fusion(function: Callable[..., Any], *args: Any, budget: Budget, toolchain: Toolchain) -> Fusion:

@@ -24,7 +24,7 @@ class Workflow:
     Args:
         dynamo: Dynamo's graph, one operation a line; several graphs stand below each other.
         graphs: How many of them.
-        guards: What must hold for the compiled code to be used again.
+        guards: What must hold of arguments and globals for the compiled code to be used again.
         joint: AOTAutograd's graph of forward and backward together; empty when no gradient is asked for.
         forward: Its forward part, after the cut.
         backward: Its backward part, after the cut.
@@ -49,8 +49,9 @@ class Workflow:
         """What Dynamo did."""
         one = "One graph" if self.graphs == 1 else f"{self.graphs} graphs, so something in it cannot be captured"
         return (
-            f"{one}, and {len(self.guards)} guards. As long as the guards hold, the graph is used again and Python "
-            "does not look at your lines any more; when one fails, Dynamo translates the function once more."
+            f"{one}, and {len(self.guards)} guards on your arguments and globals. As long as the guards hold, the "
+            "graph is used again and Python does not look at your lines any more; when one fails, Dynamo translates "
+            "the function once more."
         )
 
     def joint_sentence(self) -> str:
@@ -62,7 +63,8 @@ class Workflow:
             f"The joint graph has {lines[0]} lines; cut in two it is {lines[1]} for the forward and {lines[2]} for "
             "the backward: each half has inputs of its own, and what is computed again stands in both. The forward "
             f"ends with `{self.forward.splitlines()[-1]}`: its result, and behind it what crosses the cut, kept in "
-            "memory until the backward comes."
+            "memory until the backward comes. So it is in this listing, which is made without decompositions; "
+            "Inductor cuts after them, and may compute again what is kept here."
         )
 
     def decomposition_sentence(self) -> str:
@@ -83,10 +85,14 @@ class Workflow:
         """What Inductor made of it."""
         if not self.kernels:
             return self.why_no_kernels
-        calls = sum(self.decomposed.values())
+        written, decomposed = (sum(found.values()) for found in (self.as_written, self.decomposed))
+        parts = "forward and backward" if self.joint else "forward only"
         names = ", ".join(f"`{kernel.name}`" for kernel in self.kernels)
         count = "one kernel" if len(self.kernels) == 1 else f"{len(self.kernels)} kernels"
-        return f"{calls} operators became {count} of {self.kernels[0].language}: {names}."
+        return (
+            f"{written} operators, {parts} ({decomposed} after the rules above, views included), became {count} of "
+            f"{self.kernels[0].language}: {names}."
+        )
 
 
 def trace(function: Callable[..., Any], *args: Any, toolchain: Toolchain) -> Workflow:
@@ -119,7 +125,7 @@ def trace(function: Callable[..., Any], *args: Any, toolchain: Toolchain) -> Wor
 
 
 def _guards(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The guards of the last translation, in the order in which they are checked, without those on Dynamo's state."""
+    """The last translation's guards on arguments and globals, in their order; those on PyTorch's state are left out."""
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
     inner = function.forward if isinstance(function, nn.Module) else function

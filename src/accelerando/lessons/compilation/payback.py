@@ -103,7 +103,10 @@ class Payback:
         said = f"The losses of both sides differ by {self.loss_difference:.1g} of their size at most."
         if math.isnan(self.recompile_s) or not self.toolchain.generates_code:
             return said
-        return f"{said} A batch of another size, once, cost another {measure.duration(self.recompile_s)}."
+        return (
+            f"{said} A batch of another size, once, cost another {measure.duration(self.recompile_s)}; compiling the "
+            f"first one had taken {measure.duration(self.compile_s)}."
+        )
 
 
 def measure_payback(subject: Subject, budget: Budget, toolchain: Toolchain) -> Payback:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from accelerando import costs
+from accelerando import costs, measure
 from accelerando.figures import Picture
 from accelerando.figures import compilation as pictures
 from accelerando.lessons import Budget
@@ -61,7 +61,22 @@ class Race:
         met_s = float(np.interp(self.crossed_at, self.steps, self.compiled_s))
         return (
             f"{start}{said}. Measured: the compiled run is ahead from step **{self.crossed_at:,}** on{off}, after "
-            f"{met_s:.1f} s. A run of fewer steps is better left alone{self._cold()}."
+            f"{met_s:.1f} s. A run of fewer steps is better left alone{self._cold()}. {self._inputs()}"
+        )
+
+    def mean_steps_s(self) -> tuple[float, float]:
+        """Seconds of an eager and of a compiled step of the race, without the first two, in which it was compiled."""
+        count = self.steps[-1] - self.steps[1]  # the second place is that of the second step, or of a later one
+        eager_s, compiled_s = ((side[-1] - side[1]) / count for side in (self.eager_s, self.compiled_s))
+        return float(eager_s), float(compiled_s)
+
+    def _inputs(self) -> str:
+        """The prediction's two step times beside those of the race: both may be off and the quotient be right."""
+        eager, compiled = map(measure.duration, self.mean_steps_s())
+        medians = measure.duration(self.payback.eager_step_s), measure.duration(self.payback.compiled_step_s)
+        return (
+            f"In the race a step took {eager} eager and {compiled} compiled on average; the prediction had gone by "
+            f"medians of {medians[0]} and {medians[1]}."
         )
 
     def _cold(self) -> str:

@@ -123,5 +123,8 @@ def settings_table(found: Sequence[SettingPoint]) -> str:
         )
     eager = f"The eager step took {measure.duration(found[0].eager_s)}. " if found else ""
     listed = ", ".join(f"`{name}`" for name in torch.compiler.list_backends())
-    said = f"{eager}Backends that this PyTorch lists for use, those for finding faults left out: {listed}."
+    said = (
+        f"{eager}The compile seconds were measured once each. Backends that this PyTorch knows by name (those for "
+        f"finding faults left out; some need a further package): {listed}."
+    )
     return "\n".join([*lines, "", said])
