@@ -97,8 +97,34 @@ def test_tier_is_missed_when_the_mean_of_both_tasks_misses_it_for_then_one_task_
     narrow = tiers.RatioInterval(1.0, 0.8, 1.25, 6)
     assert tiers.Ratios({"real": wide, "rule": wide}).against(1.5) == "undecided"
     assert tiers.Ratios({"real": wide, "rule": wide}, narrow).against(1.5) == "missed"
-    fast = tiers.RatioInterval(9.0, 8.0, 10.0, 6)
-    assert tiers.Ratios({"real": wide, "rule": wide}, fast).against(1.5) == "undecided"  # one task may be slow
+
+
+def test_mean_decides_for_both_tasks_only_where_they_are_alike() -> None:
+    one, other = tiers.RatioInterval(1.6, 1.3, 2.0, 3), tiers.RatioInterval(1.7, 1.35, 2.1, 3)
+    mean = tiers.RatioInterval(1.65, 1.42, 1.9, 6)
+    assert tiers.Ratios({"real": one, "rule": other}, mean).against(1.5) == "reached"
+    below = tiers.RatioInterval(1.35, 1.1, 1.7, 3)  # by itself below 1.5 / 1.1
+    assert tiers.Ratios({"real": below, "rule": other}, mean).against(1.5) == "undecided"
+    stored = tiers.RatioInterval(9.0, 8.0, 10.0, 3)
+    assert (
+        tiers.Ratios({"real": stored, "rule": one}, tiers.RatioInterval(3.8, 3.4, 4.2, 6)).against(1.5) == "undecided"
+    )
+
+
+def test_who_is_too_slow_on_one_task_is_seldom_called_fast_by_the_other() -> None:
+    rng, reached = np.random.default_rng(11), 0
+    for _ in range(300):
+        own, control = {"real": [], "rule": []}, {"real": [], "rule": []}
+        for pairs in range(1, 6):
+            for task, truth in (("real", 1.9), ("rule", 1.3)):
+                starter = rng.normal(0, 0.08)
+                own[task].append(math.log(truth) + starter - rng.normal(0, 0.08))
+                control[task].append(2 + starter - rng.normal(0, 0.08))
+            found = tiers.ratio_intervals(own, control=list(control.values()), is_last=pairs == 5)
+            if pairs >= tiers.FEWEST_PAIRS and found.against(1.5) != "undecided":
+                reached += found.against(1.5) == "reached"
+                break
+    assert reached <= 9
 
 
 def test_noise_is_taken_about_each_groups_own_mean() -> None:

@@ -62,11 +62,25 @@ class Ratios:
     together: RatioInterval = RatioInterval(math.nan, 0.0, math.inf, 0)
 
     def against(self, announced: float) -> Speed:
-        """Judge a threshold: reached when it is on each task, missed when it is on one, or by their mean."""
-        found = {interval.against(announced) for interval in self.tasks.values()}
-        if "missed" in found or self.together.against(announced) == "missed":
+        """Judge a threshold on all tasks: reached when it is on each, missed when it is on one.
+
+        Time does not depend on what the labels say. So where the tasks do not differ, their mean may decide for both;
+        who gains on one of them only (by stored knowledge, say) is judged on each by itself.
+        """
+        found = {interval.against(announced) for interval in self.tasks.values()} or {"undecided"}
+        both = self.together.against(announced)
+        if "missed" in found or both == "missed":  # a mean below it: one task must be
             return "missed"
-        return "undecided" if "undecided" in found or not found else "reached"
+        if found == {"reached"} or (both == "reached" and self._are_alike(announced / TOLERANCE)):
+            return "reached"
+        return "undecided"
+
+    def _are_alike(self, bar: float) -> bool:
+        """Whether each task's ratio is above the bar, and could be that of any other task."""
+        ratios = [own.ratio for own in self.tasks.values()]
+        return min(ratios) >= bar and all(
+            own.low <= ratio <= own.high for own in self.tasks.values() for ratio in ratios
+        )
 
 
 def noise_sd(groups: Sequence[Sequence[float]]) -> float:

@@ -37,10 +37,9 @@ def _judge_tier(session: SessionResult, question: Question, state: noise.Machine
         return _failure(session, question)
     evidence = _evidence(session, threshold, margin)
     speed = session.ratios.against(threshold)
-    told = f"{tell_speed(session)}; wanted: {threshold:g}"
+    told = f"{tell_speed(session)}; wanted: {threshold:g}{_mean_of_tasks(session, threshold, speed)}"
     disturbed = disturbances(session, state)
     if speed == "missed":
-        told = f"{told}{_mean_of_tasks(session, threshold)}"
         if _is_disturbed(session, state):
             return _result(question, "undecided", f"{told}. But {disturbed}, so it does not count. {_AGAIN}", evidence)
         return _result(question, "failed", f"{told}. Where does the time of a run go now?", evidence)
@@ -112,9 +111,10 @@ def tell_speed(session: SessionResult) -> str:
     )
 
 
-def _mean_of_tasks(session: SessionResult, threshold: float) -> str:
-    """The mean of both tasks, where only it is narrow enough to miss a threshold; else empty."""
-    if any(found.against(threshold) == "missed" for found in session.intervals.values()):
+def _mean_of_tasks(session: SessionResult, threshold: float, speed: tiers.Speed) -> str:
+    """The mean of both tasks, where it decided because no task by itself did; else empty."""
+    own = {found.against(threshold) for found in session.intervals.values()}
+    if speed == "undecided" or "missed" in own or own == {"reached"}:
         return ""
     found = session.ratios.together
     return f"; both tasks together {found.ratio:.2f} times ({found.low:.2f} to {found.high:.2f})"
