@@ -1,0 +1,68 @@
+"""What a session of the final can tell at a given scatter of single runs: simulated sessions, judged as real ones.
+
+    python benchmarks/tier_power.py [--scatter 0.1] [--sessions 400]
+
+Rounds go on until the threshold is decided or ``rounds`` on each task are made, which is what fits into eight minutes
+for a submission of that speed. No training is run: seconds of a minute, no quiet machine needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+
+from accelerando import catalog
+from accelerando.grading import tiers
+
+REFERENCE = 8.0
+
+
+def simulate(ratio: float, announced: float, scatter: float, rounds: int, rng: np.random.Generator) -> str:
+    """Judge one session of a submission that is ``ratio`` times as fast as the starter on both tasks."""
+    own: dict[str, list[float]] = {"real": [], "rule": []}
+    control: dict[str, list[float]] = {"real": [], "rule": []}
+    judged = "undecided"
+    for pairs in range(1, rounds + 1):
+        for task in own:
+            starter, submission, reference = rng.normal(0, scatter, 3)
+            own[task].append(math.log(ratio) + starter - submission)
+            control[task].append(math.log(REFERENCE) + starter - reference)
+        found = tiers.ratio_intervals(own, control=list(control.values()), is_last=pairs == rounds)
+        judged = found.against(announced)
+        if judged != "undecided":
+            break
+    return judged
+
+
+def main() -> None:
+    """Print one row for each case."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--scatter", type=float, default=0.10, help="standard deviation of the log of a run's seconds")
+    parser.add_argument("--sessions", type=int, default=400)
+    options = parser.parse_args()
+    first, second, third = (q.threshold or 0.0 for q in catalog.final().questions if q.is_timed)
+    bars = [threshold / tiers.TOLERANCE for threshold in (first, second, third)]
+    middle = [math.sqrt(low * high) for low, high in itertools.pairwise(bars)]
+    cases = [
+        ("equal speed, tier 1", 1.0, first, 4),
+        ("at the border of tier 1", bars[0], first, 4),
+        ("at the border of tier 3", bars[2], third, 8),
+        ("middle of tier 1, tier 1", middle[0], first, 4),
+        ("middle of tier 1, tier 2", middle[0], second, 4),
+        ("middle of tier 2, tier 2", middle[1], second, 5),
+        ("middle of tier 2, tier 3", middle[1], third, 5),
+    ]
+    rng = np.random.default_rng(5)
+    print("| submission, threshold | rounds a task | reached | missed | undecided |\n|---|---|---|---|---|")
+    for name, ratio, announced, rounds in cases:
+        counted = Counter(simulate(ratio, announced, options.scatter, rounds, rng) for _ in range(options.sessions))
+        shares = [f"{counted[judged] / options.sessions:.1%}" for judged in ("reached", "missed", "undecided")]
+        print(f"| {name} | {rounds} | {' | '.join(shares)} |")
+
+
+if __name__ == "__main__":
+    main()
