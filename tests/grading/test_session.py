@@ -73,6 +73,14 @@ def test_each_round_trains_every_side_once_and_tasks_take_turns() -> None:
         assert {run.task for run in own} == {"real" if number % 2 else "rule"}
 
 
+def test_later_rounds_spare_the_reference() -> None:
+    found = session(FakeSides(USUAL, {"submission": 0.84}))
+    later = [run.side for run in found.runs if run.round > FEWEST_ROUNDS]
+    assert later
+    assert set(later) == {"starter", "submission"}
+    assert len(found.times_s("reference", "real")) == FEWEST_ROUNDS / 2
+
+
 def test_sides_come_in_changing_order_and_images_in_a_new_one_each_round() -> None:
     orders = set()
     for seed in range(8):

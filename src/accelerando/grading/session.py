@@ -1,7 +1,9 @@
 """One session of the final: starter, reference and submission trained in turn on two secret tasks.
 
 Four rounds, the tasks in turn, the three sides of a round in random order. More rounds only while something is still
-undecided and time is left. Who trains, and what the time is, comes from outside: tests bring a fake clock.
+undecided and time is left; by then the reference has told what it is there for, how restless the machine is and
+whether it is fit to measure, and the time goes to the other two. Who trains, and what the time is, comes from outside:
+tests bring a fake clock.
 """
 
 import math
@@ -156,8 +158,9 @@ class _Session:
         self.rounds += 1
         order = self.rng.permutation(len(task.train))
         found: dict[str, Trained] = {}
-        for place in self.rng.permutation(len(SIDES)):
-            side = SIDES[place]
+        sides = SIDES if self.rounds <= FEWEST_ROUNDS else ("starter", "submission")
+        for place in self.rng.permutation(len(sides)):
+            side = sides[place]
             if self.failure is not None and not self._still_matters(side):
                 continue
             self.progress(f"round {self.rounds}, task {task.name}, {side}", self._left_s())
@@ -239,4 +242,5 @@ class _Session:
 
 
 def _log_ratios(starter_s: Sequence[float], other_s: Sequence[float]) -> list[float]:
-    return [math.log(mine / theirs) for mine, theirs in zip(starter_s, other_s, strict=True)]
+    """Round by round; the reference has no run in later ones."""
+    return [math.log(mine / theirs) for mine, theirs in zip(starter_s, other_s, strict=False)]
