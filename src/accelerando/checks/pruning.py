@@ -224,7 +224,8 @@ def _judge_removal(kind: str, report: "Report", expected: "Report", wanted: list
             )
     if report.get("error"):
         raise Wrong(f"{kind}: the smaller model does not run: {str(report['error'])[:120]}. Do neighbours fit? {where}")
-    for mode, words in {"eval": "evaluation", "train": "training", "later": "evaluation after some training"}.items():
+    modes = {"eval": "evaluation", "train": "training", "later": "evaluation, once running statistics have moved,"}
+    for mode, words in modes.items():
         if not _is_close(report.get(mode), expected[mode]):
             raise Wrong(
                 f"{kind}: it has the right shapes, and in {words} another output than the masked model. Which numbers "

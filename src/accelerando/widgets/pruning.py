@@ -30,8 +30,9 @@ def trade_off_words(row: Mapping[str, Any], what: str, allowed: float) -> str:
     if row["percent"] == 0:
         return f"With at most {100 * allowed:.1f} points lost for sure, nothing measured here may be removed."
     low, high = (100 * end for end in row["interval"])
+    doing = "classifying a batch" if what == "classifying" else f"a {what}"
     return (
-        f"Remove {row['percent']} % of the channels (left: {', '.join(map(str, row['channels']))}): a {what} is "
+        f"Remove {row['percent']} % of the channels (left: {', '.join(map(str, row['channels']))}): {doing} is "
         f"{row[what][1]:.2f} times as fast, where the multiplications promise {1 / row['work']:.1f}; accuracy "
         f"{100 * row['difference']:+.1f} points ({low:+.1f} to {high:+.1f}), {row['parameters']:,} parameters left."
     )

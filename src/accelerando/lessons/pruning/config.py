@@ -22,7 +22,7 @@ def config_list(
     """Write NNI's list of what to prune: one entry per layer, with the groups that must lose the same channels.
 
     Args:
-        model: Left as it is.
+        model: Left as it is. A copy is traced, in evaluation, as `removal.remove_channels` does.
         sparsity: Share of output channels to remove, 0 to below 1: of every layer, or of each layer by name.
         example: A batch that the model can take.
         multiple: Round the channels that stay up to a multiple of this, if there are so many.
@@ -49,7 +49,8 @@ def config_list(
 
 
 def _shares(model: nn.Module, sparsity: float | Mapping[str, float]) -> dict[str, float]:
-    known = dict(layers(trace(model)))
+    # In evaluation, like every other step: `if self.training` would show other layers in another mode.
+    known = dict(layers(trace(copy.deepcopy(model).eval())))
     if not known:
         raise CannotPrune("no layer can lose channels: there is no convolution or linear layer before the last one")
     shares = dict(sparsity) if isinstance(sparsity, Mapping) else dict.fromkeys(known, sparsity)

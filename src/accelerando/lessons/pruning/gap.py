@@ -38,7 +38,7 @@ class GapReport:
         if self.same_answers > 0.999:
             end = "here the constants happened to be small."
         else:
-            end = "**so they are not the same net**, although no filter with a weight in it was touched."
+            end = "**so they are not the same net**, although every remaining filter is the same."
         return f"{start}; {end} One more epoch brings the small one to {self.tuned_accuracy:.1%}."
 
 

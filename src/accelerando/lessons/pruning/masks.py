@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -23,7 +24,7 @@ class MaskReport:
 
     Args:
         comparisons: One per kind of mask.
-        zero_shares: Label -> share of zeros among the convolutions' weights.
+        zero_shares: Label -> share of zeros among the convolutions' weights, after the last timed step.
     """
 
     comparisons: tuple[measure.Comparison, ...]
@@ -40,14 +41,14 @@ class MaskReport:
         for found in self.comparisons:
             label = found.candidate.label
             ratio = f"{found.ratio:.2f} times the speed, {found.outcome}" if found.pairs else "not measured"
-            told.append(f"{label} ({self.zero_shares[label]:.0%} zeros): {ratio}")
+            told.append(f"{label} ({self.zero_shares[label]:.0%} zeros after the last step): {ratio}")
         faster = [found for found in self.comparisons if found.verdict == "faster"]
         if faster:
             end = (
                 "Something did get faster: does another setting differ, or is the machine busy? Zeros are computed too."
             )
         else:
-            end = "**No mask made the step faster.** A product with zero takes as long as any other."
+            end = "**Of no mask could it be shown that it made the step faster.**"
         return f"{'; '.join(told)}. {end}"
 
 
@@ -68,10 +69,10 @@ def measure_masks(budget: Budget, share: float = 0.5) -> MaskReport:
     for label, mask in kinds.items():
         model = new_model(budget)
         mask(model)
-        zeros[label] = zero_share(model)
         dense = training.stepper(STEP_RECIPE, data, model=new_model(budget))
         masked = training.stepper(STEP_RECIPE, data, model=model)
         found.append(measure.compare(dense, masked, budget_s=budget.pair_s, labels=("dense", label)))
+        zeros[label] = zero_share(model)  # afterwards: a step that moved the zeros would show here
     return MaskReport(tuple(found), zeros)
 
 
@@ -123,16 +124,40 @@ class SparseCurve:
         """The smallest percentage of zeros at which the sparse kernel was surely faster."""
         return next((point.key for point in self.points[1:] if point.interval[0] > 1), None)
 
+    @property
+    def crosses_at(self) -> float:
+        """Percent of zeros where the line through the sparse points, in the picture's scale, reaches the dense speed.
+
+        The first share that was tried if it is faster already; infinite if none is.
+        """
+        sparse = self.points[1:]
+        if sparse[0].ratio > 1:
+            return float(sparse[0].key)
+        for few, more in itertools.pairwise(sparse):
+            if few.ratio <= 1 < more.ratio:
+                part = math.log(1 / few.ratio) / math.log(more.ratio / few.ratio)
+                return few.key + part * (more.key - few.key)
+        return math.inf
+
     def sentence(self) -> str:
         """What this run showed."""
         half, last = self.points[1], self.points[-1]
         start = f"With {half.key} % zeros the sparse product ({self.layout}) had {half.ratio:.2f} times the dense speed"
         if math.isinf(last.interval[1]):
             return f"{start}; too few rounds to say more."
-        if self.crossing is None:
+        crossing = self.crossing
+        if crossing is None:
             return f"{start}, and even with {last.key} % zeros it was not surely faster ({last.ratio:.2f} times)."
+        below = [point for point in self.points[1:] if point.key < crossing]
+        if below:
+            turn = (
+                f"became surely faster **between {below[-1].key} and {crossing} % zeros** ({below[-1].ratio:.2f} times "
+                f"at {below[-1].key} %)"
+            )
+        else:
+            turn = "was faster at the smallest share that was tried"
         return (
-            f"{start}; it became faster at **{self.crossing} % zeros**, and with {last.key} % it was {last.ratio:.1f} "
+            f"{start}; it {turn}, and with {last.key} % it was {last.ratio:.1f} "
             f"times as fast, where counting multiplications promises {predict_sparse_speedup(last.key / 100):.0f}."
         )
 

@@ -59,7 +59,8 @@ def prune(
     """Take output channels out of a model's convolutions and linear layers, the last one excepted.
 
     Args:
-        model: Left as it is.
+        model: Left as it is. A copy is traced in evaluation: a decision on Python values, such as
+            ``if self.training``, is frozen as it stands then, without a word.
         sparsity: Share of channels to remove, 0 to below 1: of every layer, or of each layer by name.
         example: A batch that the model can take; only its shape and type matter.
         method: "l1", "l2", "fpgm", "taylor" or "random"; see `removal.find_masks`.

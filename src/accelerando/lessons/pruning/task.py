@@ -151,22 +151,37 @@ def carry_out(
 
 @dataclass(frozen=True)
 class PlanTrial:
-    """Two plans, trained in turn with the same seeds."""
+    """Two plans, trained in turn with the same seeds.
+
+    Args:
+        ratio: Of the speeds: above 1 the second plan is faster.
+        run_ratios: The same for each run.
+        accuracy_before: With the first plan.
+        accuracy_after: With the second plan.
+        accuracy: Whether the second one kept it.
+        margin: Accuracy that may be lost, as a fraction.
+        is_removing: Whether either plan takes channels out.
+    """
 
     ratio: float
+    run_ratios: tuple[float, ...]
     accuracy_before: float
     accuracy_after: float
     accuracy: stats.AccuracyVerdict
     margin: float
+    is_removing: bool
 
     def sentence(self) -> str:
         """What this run showed."""
         allowed = f"{100 * self.margin:g} points may be lost"
         runs = "one run" if self.accuracy.runs[0] == 1 else f"{self.accuracy.runs[0]} runs"
+        told = ", ".join(f"{ratio:.2f}" for ratio in self.run_ratios)
+        noise = "Neither plan removes a channel: what differs from 1.00 here can only be noise."
+        end = "" if self.is_removing else f" {noise}"
         return (
-            f"**{self.ratio:.2f} times** as fast; accuracy {self.accuracy_before:.1%} with the first plan, "
-            f"{self.accuracy_after:.1%} with the second: {self.accuracy.verdict} ({allowed}; {runs} of each; "
-            "`./course check` measures longer, on a quiet machine)."
+            f"**{self.ratio:.2f} times** as fast (run by run: {told}); accuracy {self.accuracy_before:.1%} with the "
+            f"first plan, {self.accuracy_after:.1%} with the second: {self.accuracy.verdict} ({allowed}; {runs} of "
+            f"each; `./course check` measures longer, on a quiet machine).{end}"
         )
 
 
@@ -187,4 +202,12 @@ def try_plan(start: dict[str, Any], plan: dict[str, Any], budget: Budget, *, mar
     before, after = (np.stack([run["predictions"] == data.test.labels for run in side]) for side in sides)
     ratios = [math.log(old["seconds"] / new["seconds"]) for old, new in zip(*sides, strict=True)]
     kept = stats.paired_non_inferiority(before, after, margin)
-    return PlanTrial(math.exp(float(np.mean(ratios))), float(before.mean()), float(after.mean()), kept, margin)
+    return PlanTrial(
+        ratio=math.exp(float(np.mean(ratios))),
+        run_ratios=tuple(math.exp(ratio) for ratio in ratios),
+        accuracy_before=float(before.mean()),
+        accuracy_after=float(after.mean()),
+        accuracy=kept,
+        margin=margin,
+        is_removing=any({**START, **each}["remove"] for each in (start, plan)),
+    )

@@ -46,7 +46,8 @@ def trace(model: nn.Module) -> fx.GraphModule:
     """Trace a model as ``torch.fx.symbolic_trace`` does, with a tracer that remembers where it is.
 
     A trace runs ``forward`` once with stand-ins for tensors and writes down what happens to them. A stand-in has no
-    values, so what depends on values cannot be followed.
+    values, so what depends on values cannot be followed. A decision on Python values (``if self.training``) does not
+    stop the trace: it is frozen as it stands.
 
     Raises:
         CannotPrune: With the module and the line that stopped the trace.

@@ -48,12 +48,10 @@ class WarmUpReport:
         best = max(later, key=lambda point: point.change.accuracy)
         behind = [str(point.warm_epochs) for point in later if point.to_first.interval[1] < 0]
         if best.to_first.interval[0] > 0:
-            verdict = (
-                f"Warming up for {best.warm_epochs} was clearly worth it: the weights say more once they have learned."
-            )
+            verdict = f"Warming up for {best.warm_epochs} was clearly worth it in these runs."
         elif len(behind) == len(later):
             verdict = (
-                "**Here the net that was small from the start is clearly ahead**: the dense epochs were lost time."
+                "**Here the net that was small from the start is clearly ahead**: the dense epochs brought no gain."
             )
         else:
             lost = f" Pruned after {' and '.join(behind)}, it is clearly behind." if behind else ""
