@@ -31,7 +31,7 @@ from accelerando.lessons.clusters import (
     slow_wire,
     task,
 )
-from accelerando.lessons.clusters.stage import Stage, size
+from accelerando.lessons.clusters.stage import Stage
 from accelerando.ranks import RanksFailed, RanksResult, record
 
 LIMIT_S = 240.0  # of a machine that has much else to do
@@ -488,7 +488,6 @@ def test_the_example_log_is_a_hang_and_the_table_is_complete() -> None:
 
 
 def test_sizes_and_stages_in_words() -> None:
-    assert [size(number) for number in (12, 4.1e5, 4.76e7, 2e9)] == ["12 bytes", "410 KB", "47.6 MB", "2 GB"]
     assert "2 ranks of this machine" in Stage(None, 100, "no namespaces").sentence()
     assert Stage(None, 100)._told() != {}
     assert Stage(None, None)._told() == {}
