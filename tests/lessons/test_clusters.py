@@ -487,7 +487,7 @@ def test_the_example_log_is_a_hang_and_the_table_is_complete() -> None:
     assert hangs.table().count("\n") == len(hangs.SYMPTOMS) + 1
 
 
-def test_sizes_and_stages_in_words() -> None:
+def test_stages_in_words() -> None:
     assert "2 ranks of this machine" in Stage(None, 100, "no namespaces").sentence()
     assert Stage(None, 100)._told() != {}
     assert Stage(None, None)._told() == {}
