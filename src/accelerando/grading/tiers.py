@@ -25,6 +25,7 @@ FEWEST_PAIRS, MOST_PAIRS = 2, 8  # on each task
 ERROR_RATE = stats.ERROR_RATE
 ACCURACY_ERROR_RATE = 0.025  # how often a loss of the whole margin may be called kept, over all looks
 _PRIOR_SD, _PRIOR_DF = 0.1, 4  # as in `stats`: a few pairs may agree by chance
+_DIFFER_LEVEL = 0.05  # each side: of equal tasks a tenth are called different, and judged one by one
 
 Speed = Literal["reached", "missed", "undecided"]
 
@@ -56,10 +57,12 @@ class Ratios:
     Attributes:
         tasks: For each task.
         together: The geometric mean over all tasks.
+        are_alike: Whether nothing speaks for a difference between the tasks.
     """
 
     tasks: Mapping[str, RatioInterval] = field(default_factory=dict)
     together: RatioInterval = RatioInterval(math.nan, 0.0, math.inf, 0)
+    are_alike: bool = False
 
     def against(self, announced: float) -> Speed:
         """Judge a threshold on all tasks: reached when it is on each, missed when it is on one.
@@ -71,16 +74,10 @@ class Ratios:
         both = self.together.against(announced)
         if "missed" in found or both == "missed":  # a mean below it: one task must be
             return "missed"
-        if found == {"reached"} or (both == "reached" and self._are_alike(announced / TOLERANCE)):
+        is_above = min((own.ratio for own in self.tasks.values()), default=0.0) >= announced / TOLERANCE
+        if found == {"reached"} or (both == "reached" and self.are_alike and is_above):
             return "reached"
         return "undecided"
-
-    def _are_alike(self, bar: float) -> bool:
-        """Whether each task's ratio is above the bar, and could be that of any other task."""
-        ratios = [own.ratio for own in self.tasks.values()]
-        return min(ratios) >= bar and all(
-            own.low <= ratio <= own.high for own in self.tasks.values() for ratio in ratios
-        )
 
 
 def noise_sd(groups: Sequence[Sequence[float]]) -> float:
@@ -121,8 +118,15 @@ def ratio_intervals(
         half = quantile * math.sqrt(variance / len(values)) + math.log1p(stats.SYSTEMATIC)
         return RatioInterval(center, center * math.exp(-half), center * math.exp(min(half, 50.0)), len(values))
 
-    alike = [value for group in groups for value in group[:rounds]]  # each task with the same weight
-    return Ratios({task: interval(values, len(values)) for task, values in log_ratios.items()}, interval(alike, rounds))
+    every = [value for group in groups for value in group[:rounds]]  # each task with the same weight
+    means = [float(np.mean(group)) for group in groups if group]
+    apart = max(means, default=0.0) - min(means, default=0.0)
+    are_alike = rounds > 0 and apart <= -special.stdtrit(degrees, _DIFFER_LEVEL) * math.sqrt(2 * variance / rounds)
+    return Ratios(
+        {task: interval(values, len(values)) for task, values in log_ratios.items()},
+        interval(every, rounds),
+        bool(are_alike),
+    )
 
 
 def _degrees(groups: Sequence[Sequence[float]]) -> int:

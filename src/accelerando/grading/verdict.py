@@ -77,6 +77,11 @@ def _evidence(session: SessionResult, threshold: float, margin: float) -> dict[s
         "judged_at": threshold / tiers.TOLERANCE,
         "margin": margin,
         "noise_sd": session.noise_sd,
+        "together": {
+            "ratio": session.ratios.together.ratio,
+            "interval": [session.ratios.together.low, session.ratios.together.high],
+            "are_alike": session.ratios.are_alike,
+        },
         "tasks": {
             task: {
                 "ratio": found.ratio,
