@@ -55,7 +55,7 @@ def main() -> None:
     cases = [
         ("equal speed, tier 1", 1.0, first, 4),
         ("at the border of tier 1", bars[0], first, 4),
-        ("at the border of tier 3", bars[2], third, 8),
+        ("at the border of tier 3", bars[2], third, 6),
         ("middle of tier 1, tier 1", middle[0], first, 4),
         ("middle of tier 1, tier 2", middle[0], second, 4),
         ("middle of tier 2, tier 2", middle[1], second, 5),

@@ -8,8 +8,9 @@ from fake_sides import FakeSides, tasks
 
 from accelerando import catalog
 from accelerando.grading import verdict
+from accelerando.grading.final_task import Task
 from accelerando.grading.session import FEWEST_ROUNDS, SIDES, SessionResult, run_session
-from accelerando.grading.trainer import SideFailed, TooSlow
+from accelerando.grading.trainer import SideFailed, TooSlow, Trained
 from accelerando.noise import UNKNOWN_STATE, MachineState
 from accelerando.submission import Ungradable
 
@@ -158,10 +159,28 @@ def test_limit_of_a_run_follows_the_starter_once_it_is_known() -> None:
 
 
 def test_restless_machine_excuses_slowness() -> None:
-    found = session(FakeSides({**USUAL, "submission": 28.0}, jitter=0.5), seed=4)
-    assert found.noise_sd > 0.24
-    assert "failed" not in statuses(found)
-    assert "differed by" in verdict.judge_tiers(found, TIMED)[0].message
+    found = [session(FakeSides({**USUAL, "submission": 28.0}, jitter=0.5), seed=seed) for seed in range(20)]
+    restless = [each for each in found if each.noise_sd > verdict.NOISY_SD]
+    assert len(restless) > 10
+    for each in restless:
+        assert "failed" not in statuses(each)
+        assert "varied by" in verdict.judge_tiers(each, TIMED)[0].message
+
+
+def test_run_that_is_too_slow_late_is_judged_by_what_the_machine_is_like_then() -> None:
+    class BusyLater(FakeSides):
+        def __call__(self, side: str, task: Task, order: np.ndarray, limit_s: float) -> Trained:
+            if len(self.asked) >= 12:
+                self.seconds = {"starter": 36.0, "reference": 89.0}
+                self.failures = {"submission": TooSlow(f"did not end within {limit_s:.0f} s")}
+            return super().__call__(side, task, order, limit_s)
+
+    for seed in range(6):
+        found = session(BusyLater(USUAL, {"submission": 0.84}), seed=seed)  # accuracy too close to call: a fifth round
+        assert found.is_slow
+        assert len(found.runs) == 12
+        assert statuses(found) == ["undecided"] * 3
+        assert "own reference was only 0.4 times" in verdict.judge_tiers(found, TIMED)[0].message
 
 
 def test_slow_reference_shows_a_machine_that_is_not_fit_and_excuses_slowness_only() -> None:

@@ -57,6 +57,33 @@ def test_ratio_at_the_announced_threshold_is_seldom_missed_however_restless_the_
     assert missed <= most
 
 
+@pytest.mark.parametrize(("truth", "sd"), [(1.0, 0.3), (1.0, 0.5), (0.9, 1.0), (1.1, 0.5)])
+def test_erratic_times_on_one_task_are_neither_a_way_up_nor_down(truth: float, sd: float) -> None:
+    rng, counted = np.random.default_rng(5), {"reached": 0, "missed": 0, "undecided": 0}
+    bar = 1.5 / tiers.TOLERANCE
+    for _ in range(300):
+        own, control = {"real": [], "rule": []}, {"real": [], "rule": []}
+        for pairs in range(1, 6):
+            for task, ratio, own_sd in (("real", 10 * bar, 0.05), ("rule", truth * bar, sd)):
+                starter = rng.normal(0, 0.08)
+                own[task].append(math.log(ratio) + starter - rng.normal(0, own_sd))
+                if pairs <= 2:
+                    control[task].append(2 + starter - rng.normal(0, 0.08))
+            judged = tiers.ratio_intervals(own, control=list(control.values()), is_last=pairs == 5).against(1.5)
+            if judged != "undecided":
+                break
+        counted[judged] += 1
+    assert counted["missed" if truth >= 1 else "reached"] <= 6
+    if truth == 1:
+        assert counted["reached"] <= 6
+
+
+def test_interval_is_never_narrower_than_the_allowance_between_processes() -> None:
+    values = {task: [1.0] * 8 for task in ("real", "rule")}
+    found = tiers.ratio_intervals(values, control=[[2.0] * 500] * 2, is_last=True).tasks["real"]
+    assert found.high / found.ratio > 1 + tiers.stats.SYSTEMATIC
+
+
 def test_one_pair_says_nothing() -> None:
     found = tiers.ratio_intervals({"real": [2.0], "rule": []}, is_last=True)
     assert found.against(1.5) == "undecided"

@@ -25,6 +25,7 @@ FEWEST_PAIRS, MOST_PAIRS = 2, 8  # on each task
 ERROR_RATE = stats.ERROR_RATE
 ACCURACY_ERROR_RATE = 0.025  # how often a loss of the whole margin may be called kept, over all looks
 _PRIOR_SD, _PRIOR_DF = 0.1, 4  # as in `stats`: a few pairs may agree by chance
+_ERRATIC_LEVEL = 0.05  # how often a task that scatters like the rest is called erratic, and its interval is wider
 _DIFFER_LEVEL = 0.05  # each side: of equal tasks a tenth are called different, and judged one by one
 
 Speed = Literal["reached", "missed", "undecided"]
@@ -103,30 +104,70 @@ def ratio_intervals(
         is_last: No more rounds will come.
         error_rate: Of each end, over all looks.
     """
-    groups = [list(values) for values in log_ratios.values()]
-    repeats = [*groups, *control]
-    degrees = _PRIOR_DF + _degrees(repeats)
-    squares = _PRIOR_DF * _PRIOR_SD**2 + _squares(repeats)
-    variance = max(squares / degrees, _squares(groups) / max(1, _degrees(groups)))
-    rounds = min((len(group) for group in groups), default=0)
+    groups = {task: list(values) for task, values in log_ratios.items()}
+    spreads = _spreads(groups, control)
+    rounds = min((len(group) for group in groups.values()), default=0)
+    both = _Spread(
+        float(np.mean([own.variance for own in spreads.values()])) if spreads else math.inf,
+        min((own.degrees for own in spreads.values()), default=0),
+    )
 
-    def interval(values: Sequence[float], looked_at: int) -> RatioInterval:
+    def interval(values: Sequence[float], looked_at: int, spread: _Spread) -> RatioInterval:
         center = math.exp(float(np.mean(values))) if values else math.nan
         if looked_at < FEWEST_PAIRS:
             return RatioInterval(center, 0.0, math.inf, len(values))
-        quantile = -float(special.stdtrit(degrees, _level(looked_at, is_last, error_rate)))
-        half = quantile * math.sqrt(variance / len(values)) + math.log1p(stats.SYSTEMATIC)
+        quantile = spread.quantile(_level(looked_at, is_last, error_rate))
+        half = quantile * math.sqrt(spread.variance / len(values)) + math.log1p(stats.SYSTEMATIC)
         return RatioInterval(center, center * math.exp(-half), center * math.exp(min(half, 50.0)), len(values))
 
-    every = [value for group in groups for value in group[:rounds]]  # each task with the same weight
-    means = [float(np.mean(group)) for group in groups if group]
+    every = [value for group in groups.values() for value in group[:rounds]]  # each task with the same weight
+    means = [float(np.mean(group[:rounds])) for group in groups.values() if rounds]
     apart = max(means, default=0.0) - min(means, default=0.0)
-    are_alike = rounds > 0 and apart <= -special.stdtrit(degrees, _DIFFER_LEVEL) * math.sqrt(2 * variance / rounds)
-    return Ratios(
-        {task: interval(values, len(values)) for task, values in log_ratios.items()},
-        interval(every, rounds),
-        bool(are_alike),
+    are_alike = (
+        rounds >= FEWEST_PAIRS
+        and not any(own.is_erratic for own in spreads.values())
+        and apart <= both.quantile(_DIFFER_LEVEL) * math.sqrt(2 * both.variance / rounds)
     )
+    if not are_alike:  # one task says nothing about the other then
+        spreads = {task: spread.alone(len(groups[task])) for task, spread in spreads.items()}
+    return Ratios(
+        {task: interval(values, len(values), spreads[task]) for task, values in groups.items()},
+        interval(every, rounds, both),
+        are_alike,
+    )
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """How much the log ratios of a task scatter, and how well that is known."""
+
+    variance: float
+    degrees: int
+    is_erratic: bool = False
+
+    def quantile(self, level: float) -> float:
+        return -float(special.stdtrit(self.degrees, level))
+
+    def alone(self, pairs: int) -> "_Spread":
+        return _Spread(self.variance, max(1, min(self.degrees, pairs - 1)), self.is_erratic)
+
+
+def _spreads(groups: Mapping[str, Sequence[float]], control: Sequence[Sequence[float]]) -> dict[str, _Spread]:
+    """One variance from all repeats for all tasks; a task that scatters more than the rest is judged by its own."""
+    found = {}
+    for task, group in groups.items():
+        rest = [*control, *(other for name, other in groups.items() if name != task)]
+        rest_degrees, own_degrees = _PRIOR_DF + _degrees(rest), max(0, len(group) - 1)
+        rest_squares = _PRIOR_DF * _PRIOR_SD**2 + _squares(rest)
+        own = _squares([group]) / max(1, own_degrees)
+        limit = special.fdtri(max(1, own_degrees), rest_degrees, 1 - _ERRATIC_LEVEL) * rest_squares / rest_degrees
+        shared = (rest_squares + _squares([group])) / (rest_degrees + own_degrees)
+        shared = max(shared, _squares(list(groups.values())) / max(1, _degrees(list(groups.values()))))
+        if own > limit:
+            found[task] = _Spread(max(own, shared), own_degrees, is_erratic=True)
+        else:
+            found[task] = _Spread(shared, rest_degrees + own_degrees)
+    return found
 
 
 def _degrees(groups: Sequence[Sequence[float]]) -> int:

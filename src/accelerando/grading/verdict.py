@@ -11,7 +11,7 @@ from ..submission import Result, Status
 from . import tiers
 from .session import RUN_LIMIT_S, SessionResult
 
-NOISY_SD = 0.08  # of log(starter / reference) between rounds: above it, the machine is called restless
+NOISY_SD = 0.24  # of log(starter / reference) between rounds: above it a machine is restless; 0.15 is usual
 _BUSY_STEAL = 0.10
 _CONTROL = 1.25  # times the highest threshold: what the reference reaches on a machine that is fit to measure
 _CLAIM_FACTOR = 2.0  # a claim may be so far from what the grader measured on this machine, at this time
@@ -138,7 +138,7 @@ def disturbances(session: SessionResult, state: noise.MachineState) -> str:
     """What made the measurement restless, in words; empty when nothing did."""
     found = [told] if (told := _slow_control(session)) else []
     if session.noise_sd > NOISY_SD:
-        found.append(f"equal runs of the course's own sides differed by {session.noise_sd:.0%}")
+        found.append(f"the ratio of the course's own two sides varied by {session.noise_sd:.0%} between rounds")
     if (state.steal_fraction or 0) > _BUSY_STEAL:
         found.append(f"the host kept {state.steal_fraction:.0%} of this machine's time")
     if state.throttled:
@@ -152,14 +152,17 @@ def _points(margin: float) -> str:
 
 def _is_disturbed(session: SessionResult, state: noise.MachineState) -> bool:
     """Whether slowness may be somebody else's fault; usual noise in the repeats is in the interval already."""
-    is_noisy = session.noise_sd > 3 * NOISY_SD or (state.steal_fraction or 0) > _BUSY_STEAL
+    is_noisy = session.noise_sd > NOISY_SD or (state.steal_fraction or 0) > _BUSY_STEAL
     return is_noisy or bool(_slow_control(session))
 
 
 def _slow_control(session: SessionResult) -> str:
     """What the course's own reference shows of a machine that is not fit to measure; empty when it is."""
     highest = max(question.threshold or 1.0 for question in catalog.final().questions if question.is_timed)
-    reached = min(session.reference_ratio.values(), default=session.starter_s / session.reference_s)
+    ratios = [*session.reference_ratio.values()]
+    if session.is_slow or not ratios:
+        ratios.append(session.starter_s / session.reference_s)
+    reached = min(ratios)
     if not reached < _CONTROL * highest:
         return ""
     return f"the course's own reference was only {reached:.1f} times as fast as the starter"
