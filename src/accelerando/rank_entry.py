@@ -127,8 +127,16 @@ def _leave(folder: str, rank: int, status: dict[str, Any]) -> None:
 
 
 def _print_into(fifo: str) -> None:
-    """Send everything printed, by C code and children too, to this rank's own pipe."""
-    descriptor = os.open(fifo, os.O_WRONLY)
+    """Send everything printed, by C code and children too, to this rank's own pipe.
+
+    A pipe that nobody reads tells that the caller has gone; so may the launcher have been, before `_die_with` could
+    learn its number. Then there is nobody to compute for.
+    """
+    try:
+        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        os._exit(1)
+    os.set_blocking(descriptor, True)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from accelerando import ranks
+from accelerando import rank_entry, ranks
 from accelerando.backends import oneccl
 from accelerando.programs import find_open_mpi
 
@@ -243,6 +243,15 @@ def test_ranks_end_with_the_process_that_started_them(number: int, mark: str, tm
     if number == signal.SIGKILL:  # nobody is left to remove it; the system empties its folder for temporary files
         for folder in tmp_path.glob("accelerando-ranks-*"):
             shutil.rmtree(folder)
+
+
+def test_rank_that_starts_after_its_caller_has_gone_ends(mark: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.mkfifo(folder / "1.output")  # a launcher killed right after the fork leaves just this: a pipe without a reader
+    variables = {"RANK": "1", rank_entry.FOLDER_VARIABLE: str(folder), "PYTHONPATH": str(HERE), MARK_VARIABLE: mark}
+    command = [sys.executable, rank_entry.__file__, "programs:one_hangs"]
+    assert subprocess.run(command, env=os.environ | variables, timeout=60).returncode == 1
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
