@@ -339,6 +339,8 @@ def test_the_calculator_says_what_fits() -> None:
     assert "data," not in words.split(".")[0]
     assert "fully sharded" in words.split(".")[0]
     assert "none" in explorers.memory_words(70e9, 1, "Adam", "fp32", 8)
+    assert "data 24.5 GB, optimizer sharded 36.8 GB" in words
+    assert "ZeRO 1 itself need not send more than data" in words
 
 
 def test_the_picture_of_a_step_says_who_sends_what() -> None:
