@@ -264,20 +264,44 @@ def test_a_single_bucket_hides_nothing_and_many_hide_all_but_the_last() -> None:
 )
 def test_overlap_tells_what_came_out(measured: tuple[float, float], words: str) -> None:
     told = {
-        "silent_s": 1.0,
         "backward_s": 0.7,
         "bandwidth_bytes_per_s": 1e6,
         "buckets": {"one bucket": [1_000_000], "buckets": [500_000, 500_000]},
-        "measured_s": dict(zip(overlap.CAPS_MB, measured, strict=True)),
+        "seconds": {
+            "no messages": [0.9, 1.0, 1.4],
+            **{n: [s] * 3 for n, s in zip(overlap.CAPS_MB, measured, strict=True)},
+        },
     }
     story = overlap.read_overlap(told)
     assert words in story.sentence()
-    assert ("predicted: 35%." in story.sentence()) == (words != "next to nothing")
-    slow = overlap.read_overlap({**told, "measured_s": dict(zip(overlap.CAPS_MB, (2.0, 1.8), strict=True))})
-    assert "20% of the message" in slow.sentence()
-    assert "few cores" in slow.sentence()
+    assert ("predicted: 35%, if" in story.sentence()) == (words != "next to nothing")
+    assert "a step takes 1 s (900 ms to 1.4 s); with one message" in story.sentence()
+    assert "longer than predicted" not in story.sentence()
     assert story.predicted_s["one bucket"] == pytest.approx(0.3 + 1.7)
     assert pictures.overlap(story.rows_ms()).words.startswith("one bucket")
+
+
+def test_the_hidden_share_is_one_of_the_message_and_ddps_own_work_is_told_apart() -> None:
+    told = {
+        "backward_s": 0.7,
+        "bandwidth_bytes_per_s": 1e6,
+        "buckets": {"one bucket": [1_000_000], "buckets": [500_000, 500_000]},
+        "seconds": {"no messages": [1.0], "one bucket": [2.5], "buckets": [1.9]},
+    }
+    said = overlap.read_overlap(told).sentence()
+    assert "The link needs 1 s for all gradients; **60% of the message's time is hidden**" in said
+    assert "500 ms longer than predicted" in said
+    assert "none of them was measured" in said
+
+
+def test_a_rank_that_is_alone_times_its_messages() -> None:
+    hidden = overlap.measure_overlap(QUICK)
+    assert hidden is not None
+    assert len(hidden.buckets["one bucket"]) == 1
+    assert sum(hidden.buckets["buckets"]) == sum(hidden.buckets["one bucket"])
+    assert len(hidden.buckets["buckets"]) > 2
+    assert hidden.message_s == pytest.approx(hidden.backward_s)
+    assert overlap.measure_overlap(SMOKE) is None
 
 
 # -- many ranks and one process ---------------------------------------------------------------------------------------
@@ -311,17 +335,13 @@ def test_the_story_of_the_launch_is_told(proved: imitation.ImitationStory) -> No
     assert proved.table().count("yes") == 6
     assert proved.mean_norm <= max(proved.norms)
     assert "SyncBatchNorm" in proved.sentence()
-    assert proved.hidden is not None
-    assert len(proved.hidden.buckets["one bucket"]) == 1
-    assert sum(proved.hidden.buckets["buckets"]) == sum(proved.hidden.buckets["one bucket"])
-    assert len(proved.hidden.buckets["buckets"]) > 2
+    assert "the limit is 0.5." in proved.sentence()
 
 
 def test_smoke_starts_no_ranks_and_says_so() -> None:
     story = imitation.measure_imitation(SMOKE)
     assert story.errors == {}
     assert "Nothing was measured" in story.table()
-    assert "Nothing was measured" in story.overlap_sentence()
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
