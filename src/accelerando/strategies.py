@@ -115,7 +115,7 @@ def predict_sent_bytes(strategy: str, stack: Stack, ranks: int, *, bytes_per_num
         bytes_per_number: Of weights and gradients on the wire.
 
     Source:
-        Rajbhandari et al. (2020), ZeRO, section on communication: stages 1 and 2 as data parallelism, stage 3 half more.
+        Rajbhandari et al. (2020), ZeRO: stages 1 and 2 send as data parallelism does, stage 3 half as much again.
     """
     _check(strategy, ranks)
     share = (ranks - 1) / ranks

@@ -39,7 +39,14 @@ def test_schedules_cost_what_the_formulas_say() -> None:
     }
     for (name, formula), count, size in itertools.product(formulas.items(), (1, 2, 3, 4, 7, 8), (0, 1000, 10**8)):
         schedule = collectives.ALGORITHMS[name](count)
-        assert schedule.predict_s(size, LINK) == pytest.approx(formula(size, count, LINK))
+        overlapped_s = 2 * max(0, count - 2) * LINK.latency_s if name == "naive" else 0.0  # all send to rank 0 at once
+        assert schedule.predict_s(size, LINK) == pytest.approx(formula(size, count, LINK) + overlapped_s)
+
+
+def test_the_naive_way_waits_for_two_latencies_and_moves_every_message_through_one_link() -> None:
+    predict = costs.predict_naive_all_reduce_s
+    assert [predict(0, count, LINK) for count in (1, 2, 8)] == pytest.approx([0, 2e-3, 2e-3])
+    assert predict(10**8, 8, LINK) == pytest.approx(2e-3 + 14)
 
 
 def test_in_a_ring_all_ranks_send_the_same_and_a_naive_root_sends_most() -> None:
@@ -273,6 +280,23 @@ def test_without_a_shaped_link_the_sentence_says_why(monkeypatch: pytest.MonkeyP
     assert not found.is_shaped
     assert "no namespaces here" in found.where
     assert found.link == costs.Link(1e-4, 1e9)
+    assert found.predicted_s["naive"][0] == pytest.approx(2 * 1e-4 + 6 * 64 / 1e9)
+    assert found.pairs_ms(1)["tree"][1:] == (pytest.approx(150), (pytest.approx(100), pytest.approx(200)))
+    assert pictures.predicted_and_measured({"2 MB": found.pairs_ms(1)}, "milliseconds").png
+
+
+def raced(**short_s: tuple[float, float, float]) -> str:
+    """What is said of three repeats for each algorithm with 64 bytes."""
+    seconds = {name: [[*short_s.get(name, (0.004, 0.004, 0.004))], [0.1, 0.1, 0.1]] for name in collectives.ALGORITHMS}
+    told = {"seconds": seconds | {wires.OWN: [[0.004] * 3, [0.05] * 3]}}
+    return wires.read_times("here", costs.Link(1e-4, 1e9), 4, [told] * 4, is_shaped=True).sentence()
+
+
+def test_algorithms_are_ranked_only_where_their_intervals_lie_apart() -> None:
+    tree = (0.0012, 0.0014, 0.0016)
+    assert "of 64 bytes: **tree**, where naive was predicted" in raced(tree=tree)
+    assert "of 64 bytes: **tree** and **naive**, too close to call; naive" in raced(tree=tree, naive=(0.0015,) * 3)
+    assert "Fastest of 2.1 MB: **gloo's own**; of 64 bytes: **naive**, as predicted." in raced(naive=(0.001,) * 3)
 
 
 def told(**seconds: float) -> replicas.ReplicaStory:
