@@ -161,9 +161,18 @@ def test_paced_rings_tell_what_came_out(slow_factor: float) -> None:
     assert ("save next to nothing" in told.sentence()) == (slow_factor == 1.0)
     assert told.slowdown == pytest.approx(slow_factor * predicted["one slow hop"] / predicted["four fast hops"])
     assert "**tree** wins" in told.tree_sentence()
-    assert "tree 8.16 ms (8.16 ms predicted)" in told.tree_sentence()
+    assert "tree 8.16 ms (8.16 ms to 8.16 ms), 8.16 ms predicted" in told.tree_sentence()
+    assert "longer than predicted" not in told.tree_sentence()
     assert "links of 2 ms and 6.4 MB/s, or 0.8 MB/s" in told.sentence()
     assert told.is_right
+
+
+def test_short_messages_that_miss_the_prediction_are_told_with_their_spread() -> None:
+    measured = {label: [seconds, 1.5 * seconds, 2 * seconds] for label, seconds in rings.predict_cases_s().items()}
+    told = rings.read_rings([{"seconds": measured, "is_right": True}] * 4)
+    assert "tree 12.2 ms (8.16 ms to 16.3 ms), 8.16 ms predicted" in told.tree_sentence()
+    assert "The 256 bytes take up to 50% longer than predicted" in told.tree_sentence()
+    assert told.sentence().count(" ms to ") == 3
 
 
 def test_the_smoke_budget_only_predicts() -> None:
@@ -386,10 +395,17 @@ def test_rules_tell_a_loss_and_its_absence() -> None:
     assert "loses" in _story(unchanged_8=(0.80, 0.81), linear_warm_up_8=(0.7, 0.7)).sentence()
     assert "saved 76 points" in _story(twice_linear_8=(0.85, 0.1)).warmup_sentence()
     assert "decided nothing" in _story().warmup_sentence()
-    labels = ("square_root", "half_linear", "linear", "LARS", "LAMB")
+    assert "made no difference beyond chance" in _story().warmup_sentence()
+    assert "made a difference" in _story(linear_8=(0.7, 0.7)).warmup_sentence()
+    assert "with 2 runs each they cannot be told apart" in _story().rules_sentence()
+    assert "the linear rule is ahead" in _story(square_root_8=(0.8, 0.8)).rules_sentence()
+    labels = ("quarter_root", "half_root", "square_root", "half_linear", "linear", "LARS", "LAMB")
     assert "still loses" in _story(**{f"{label}_warm_up_32": (0.8, 0.8) for label in labels}).limit_sentence()
-    ahead = _story(linear_warm_up_32=(0.1, 0.1), half_linear_warm_up_32=(0.7, 0.7), square_root_warm_up_32=(0.6, 0.6))
-    assert "At the best of 3 rates (0.32) plain SGD is 16.1 points behind LARS." in ahead.limit_sentence()
+    plain = {f"{label}_warm_up_32": (0.6, 0.6) for label in labels[:5]}
+    ahead = _story(**{**plain, "half_linear_warm_up_32": (0.7, 0.7)})
+    assert "At the best of 5 rates tried (0.32) plain SGD is 16.1 points behind LARS." in ahead.limit_sentence()
+    low = _story(**{**plain, "quarter_root_warm_up_32": (0.7, 0.7)})
+    assert "(0.0283, the lowest: a lower one may do better) plain SGD is 16.1 points" in low.limit_sentence()
     assert "within chance of LARS" in _story().limit_sentence()
     assert "keeps the accuracy" in _story().limit_sentence()
     assert _story(unchanged_8=(0.80, 0.82)).lost("unchanged") == pytest.approx(5.05)
@@ -399,7 +415,7 @@ def test_rules_tell_a_loss_and_its_absence() -> None:
 def test_smoke_trains_two_ways_and_claims_nothing() -> None:
     story = rules.measure_rules(SMOKE)
     assert [one.way.label for one in story.trained] == ["one rank", "unchanged"]
-    for sentence in (story.sentence(), story.warmup_sentence(), story.limit_sentence()):
+    for sentence in (story.sentence(), story.rules_sentence(), story.warmup_sentence(), story.limit_sentence()):
         assert "smoke" in sentence
     normed = norms.measure_norms(SMOKE)
     assert set(normed.accuracy) == {2, norms.GLOBAL_BATCH}
@@ -455,6 +471,7 @@ def test_layers_are_moved_by_different_shares() -> None:
     assert len(story.layers) == 4
     assert story.table().count("\n") == 5
     assert "times as far" in story.sentence()
+    assert "LARS" not in story.table()
     with pytest.raises(ValueError, match="sgd, lars or lamb"):
         layers.optimizer("adam")
 

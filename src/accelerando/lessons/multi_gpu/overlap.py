@@ -95,13 +95,16 @@ class OverlapStory:
         once, often = (self.predicted_s[name] for name in CAPS_MB)
         hidden, expected = (one - many) / self.message_s, (once - often) / self.message_s
         told = (
-            f"Without messages a step takes {self._told('no messages', self.silent_s)}; with one message behind "
-            f"backward {self._told('one bucket', one)}; in {len(self.buckets['buckets'])} buckets "
+            f"(Medians of {REPEATS} steps, and the shortest and the longest.) Without messages a step takes "
+            f"{self._told('no messages', self.silent_s)}; with one message behind backward "
+            f"{self._told('one bucket', one)}; in {len(self.buckets['buckets'])} buckets "
             f"{self._told('buckets', many)}. Predicted: {measure.duration(once)} and {measure.duration(often)}. "
             f"The link needs {measure.duration(self.message_s)} for all gradients"
         )
         if hidden <= 0.15:
-            told += ". In this run next to nothing of that was hidden: the cores were busy, look at the prediction."
+            told += (
+                ". In this run next to nothing of that was hidden, as happens on busy cores: look at the prediction."
+            )
         else:
             told += (
                 f"; **{min(hidden, 1):.0%} of the message's time is hidden** behind backward; predicted: "
