@@ -15,6 +15,7 @@ SAME = 1e-3
 """Weights that differ by less than this share of their way are the same but for rounding."""
 WAYS = {
     "average the gradients": "plain",
+    "two halves in turn, then one average": "halves",
     "BatchNorm, each rank its own": "own",
     "BatchNorm over all ranks": "synced",
     "clip on each rank, then average": "clip before",

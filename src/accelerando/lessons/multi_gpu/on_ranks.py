@@ -1,5 +1,6 @@
 """What each rank does in the experiments of `rings`, `imitation` and `overlap`."""
 
+import contextlib
 import queue
 import statistics
 import threading
@@ -68,7 +69,7 @@ def imitate(backend: str) -> dict[str, Any]:
     device = placement.take(backend)
     with ranks.joined(backend) as (rank, world_size):
         batches = [[_batch(step, other, device) for other in range(world_size)] for step in range(STEPS)]
-        ways = ("plain", "own", "synced", "clip before", "clip after")
+        ways = ("plain", "halves", "own", "synced", "clip before", "clip after")
         found = {way: _errors(way, batches, rank, device) for way in ways}
         norm, mean_norm = _norms(batches[0], rank, device)
         return {
@@ -109,11 +110,15 @@ def _train_together(way: str, own: Sequence[Batch], device: torch.device) -> tor
     synced = nn.SyncBatchNorm if device.type == "cuda" else norms.SyncedBatchNorm
     kind = {"own": nn.BatchNorm1d, "synced": synced}.get(way)
     plain = network(kind, device)
-    model = plain if way == "clip before" else DistributedDataParallel(plain)
+    ddp = None if way == "clip before" else DistributedDataParallel(plain)
+    model: nn.Module = plain if ddp is None else ddp
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for images, labels in own:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
+        parts = 2 if way == "halves" else 1
+        for place, (some, theirs) in enumerate(zip(images.chunk(parts), labels.chunk(parts), strict=True), 1):
+            with ddp.no_sync() if ddp is not None and place < parts else contextlib.nullcontext():
+                (nn.functional.cross_entropy(model(some), theirs) / parts).backward()
         if way.startswith("clip"):
             nn.utils.clip_grad_norm_(model.parameters(), LONGEST)
         if way == "clip before":
