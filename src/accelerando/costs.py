@@ -138,7 +138,10 @@ def predict_roofline_flops_per_s(flops_per_byte: float, peak_flops_per_s: float,
 
 
 def predict_naive_all_reduce_s(message_bytes: int, ranks: int, link: Link) -> float:
-    """Predict an all-reduce through one rank: everybody sends to it, it sends the sum back, one after the other.
+    """Predict an all-reduce through one rank: everybody sends to it, it sends the sum back to each.
+
+    All set off at once, so latencies overlap: one on the way there, one on the way back. But every message passes
+    through the link of that one rank, one after the other.
 
     Args:
         message_bytes: Size of the reduced tensor, in bytes; at least 0.
@@ -150,7 +153,8 @@ def predict_naive_all_reduce_s(message_bytes: int, ranks: int, link: Link) -> fl
     """
     _at_least("message_bytes", message_bytes, 0)
     _at_least("ranks", ranks, 1)
-    return 2 * (ranks - 1) * _message_s(message_bytes, link)
+    others = ranks - 1
+    return 2 * (min(others, 1) * link.latency_s + others * message_bytes / link.bandwidth_bytes_per_s)
 
 
 def predict_ring_all_reduce_s(message_bytes: int, ranks: int, link: Link) -> float:

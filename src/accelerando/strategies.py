@@ -104,18 +104,25 @@ def predict_memory(
 def predict_sent_bytes(strategy: str, stack: Stack, ranks: int, *, bytes_per_number: int = 4) -> float:
     """Predict what one rank sends in one training step, in bytes (the mean over ranks), by ring algorithms.
 
+    *Optimizer sharded* is priced as PyTorch's ``ZeroRedundancyOptimizer`` does it on top of DDP: all gradients to
+    everybody, then the new weights. ZeRO 1 need not send more than *data* does: a rank needs the sum of its own part
+    only (reduce-scatter), and the new weights (all-gather) are the other half of an all-reduce.
+
     Args:
         strategy: One of `NAMES`.
         stack: The model and its batch.
         ranks: At least 1.
         bytes_per_number: Of weights and gradients on the wire.
+
+    Source:
+        Rajbhandari et al. (2020), ZeRO: stages 1 and 2 send as data parallelism does, stage 3 half as much again.
     """
     _check(strategy, ranks)
     share = (ranks - 1) / ranks
     model_bytes = stack.parameters * bytes_per_number
     if strategy == "data":  # gradients: all-reduce
         return 2 * share * model_bytes
-    if strategy == "optimizer sharded":  # the same, then each rank tells its updated part
+    if strategy == "optimizer sharded":  # as PyTorch does it: the same, then each rank tells its updated part
         return 3 * share * model_bytes
     if strategy == "fully sharded":  # weights gathered for forward and again for backward, gradients reduce-scattered
         return 3 * share * model_bytes

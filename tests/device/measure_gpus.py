@@ -159,7 +159,7 @@ def collectives() -> dict[str, Any]:
 
 
 def proof() -> dict[str, Any]:
-    """On each rank: the lesson's five ways of averaging, on GPUs, with torch's own SyncBatchNorm."""
+    """On each rank: the lesson's six ways of averaging, on GPUs, with torch's own SyncBatchNorm."""
     from accelerando.lessons.multi_gpu import on_ranks as lesson
 
     found = lesson.imitate("nccl")

@@ -117,7 +117,7 @@ def suspects(sub: Submission, rng: np.random.Generator) -> None:
                 place = "inside a machine" if is_same_host else "between two machines"
                 raise Wrong(
                     f"A connection {place} that goes via {via.replace('/1', '/0')}: you answer {str(entry)[:30]}. Is "
-                    f"there a better way for it, and what keeps NCCL from it? {where}"
+                    f"there a better way for it, and which variable would you look at first? {where}"
                 )
     if not is_same(sub.suspects([]), []):
         raise Wrong("Without any connection there is nothing to suspect: expected an empty list.")

@@ -96,7 +96,10 @@ def memory_words(parameters: float, ranks: int, optimizer: str, precision: str, 
             fits.append(name)
         sent = strategies.predict_sent_bytes(name, stack, ranks, bytes_per_number=size)
         sends.append(f"{name} {sent / 1e9:.3g} GB")
-    return f"Into {room_gb:g} GB fit: {', '.join(fits) or 'none'}. A rank sends in a step: {', '.join(sends)}."
+    return (
+        f"Into {room_gb:g} GB fit: {', '.join(fits) or 'none'}. A rank sends in a step: {', '.join(sends)}. "
+        "(Optimizer sharded: as PyTorch's class does it; ZeRO 1 itself need not send more than data.)"
+    )
 
 
 def memory_explorer() -> Shown:

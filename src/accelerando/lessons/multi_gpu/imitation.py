@@ -8,13 +8,14 @@ from typing import Any
 
 from accelerando import ranks
 from accelerando.lessons import Budget
-from accelerando.lessons.multi_gpu import overlap, placement
+from accelerando.lessons.multi_gpu import placement
 
 TELL = "accelerando.lessons.multi_gpu.on_ranks:imitate"
 SAME = 1e-3
 """Weights that differ by less than this share of their way are the same but for rounding."""
 WAYS = {
     "average the gradients": "plain",
+    "two halves in turn, then one average": "halves",
     "BatchNorm, each rank its own": "own",
     "BatchNorm over all ranks": "synced",
     "clip on each rank, then average": "clip before",
@@ -46,7 +47,7 @@ class ImitationStory:
         norms: Length of each rank's gradient in the first step, before averaging.
         mean_norm: Length of the averaged gradient.
         sync_said: What torch's own SyncBatchNorm did here.
-        hidden: Of the measurement of overlap; None where there was none.
+        longest: Length to which the gradients are clipped.
     """
 
     place: placement.Place
@@ -54,7 +55,7 @@ class ImitationStory:
     norms: tuple[float, ...] = ()
     mean_norm: float = 0.0
     sync_said: str = ""
-    hidden: overlap.OverlapStory | None = None
+    longest: float = 0.0
 
     def table(self) -> str:
         """Markdown: way, and whether one process can stand for the ranks."""
@@ -75,19 +76,13 @@ class ImitationStory:
             return ""
         norms = ", ".join(f"{norm:.3g}" for norm in self.norms)
         return (
-            f"The ranks' gradients had the lengths {norms}; the averaged gradient is {self.mean_norm:.3g} "
-            "long. Who clips before averaging shortens each by another factor, and the average points elsewhere. "
+            "The numbers of rank r's images are made 1 + r times as large, so that the ranks' gradients differ: they "
+            f"had the lengths {norms} in the first step. The averaged gradient is {self.mean_norm:.3g} long, and the "
+            f"limit is {self.longest:g}. Who clips before averaging shortens each by another factor, and the average "
+            "points elsewhere. "
             "BatchNorm over all ranks was made by hand, with two all-reduces; torch's own SyncBatchNorm says here: "
             f"{self.sync_said}"
         )
-
-    def overlap_sentence(self) -> str:
-        """What this run showed about overlap."""
-        if self.hidden is not None:
-            return self.hidden.sentence()
-        if not self.errors:
-            return "Nothing was measured: the smoke budget starts no ranks."
-        return "With NCCL a message of its own stream hides by itself; `tests/device` times it, this cell does not."
 
 
 def _told(error: float) -> str:
@@ -110,6 +105,7 @@ def read_imitation(place: placement.Place, values: Sequence[Mapping[str, Any]]) 
         for name, short in WAYS.items()
     }
     first = values[0]
-    hidden = overlap.read_overlap(first["overlap"]) if first["overlap"] else None
     norms = tuple(float(value["norm"]) for value in values)
-    return ImitationStory(place, errors, norms, float(first["mean_norm"]), str(first["sync_said"]), hidden)
+    return ImitationStory(
+        place, errors, norms, float(first["mean_norm"]), str(first["sync_said"]), float(first["longest"])
+    )

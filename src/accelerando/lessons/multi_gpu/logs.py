@@ -40,7 +40,12 @@ SETTINGS = (
         "every line below",
         "first, whenever it is slow or stuck",
     ),
-    Setting("NCCL_DEBUG_SUBSYS", "which parts print: INIT, GRAPH, NET, TUNING", "fewer lines", "INFO is too much"),
+    Setting(
+        "NCCL_DEBUG_SUBSYS",
+        "which parts print; left out, INIT, ENV and few others",
+        "with GRAPH the rings, with TUNING the algorithm",
+        "you want to see one of these, say `INIT,ENV,GRAPH,TUNING`",
+    ),
     Setting(
         "NCCL_SOCKET_IFNAME",
         "the interface for meeting, and for sockets",

@@ -1,5 +1,6 @@
 """What each rank does in the experiments of `rings`, `imitation` and `overlap`."""
 
+import contextlib
 import queue
 import statistics
 import threading
@@ -64,19 +65,19 @@ def paced_all_reduce(
 
 
 def imitate(backend: str) -> dict[str, Any]:
-    """Train in every way of `imitation.WAYS`, alone and together, and time overlap where the link can be played."""
+    """Train in every way of `imitation.WAYS`, alone and together."""
     device = placement.take(backend)
     with ranks.joined(backend) as (rank, world_size):
         batches = [[_batch(step, other, device) for other in range(world_size)] for step in range(STEPS)]
-        ways = ("plain", "own", "synced", "clip before", "clip after")
+        ways = ("plain", "halves", "own", "synced", "clip before", "clip after")
         found = {way: _errors(way, batches, rank, device) for way in ways}
         norm, mean_norm = _norms(batches[0], rank, device)
         return {
             "errors": found,
             "norm": norm,
             "mean_norm": mean_norm,
+            "longest": LONGEST,
             "sync_said": _try_sync_batch_norm(device),
-            "overlap": _overlap(rank) if backend == "gloo" else None,
         }
 
 
@@ -109,11 +110,15 @@ def _train_together(way: str, own: Sequence[Batch], device: torch.device) -> tor
     synced = nn.SyncBatchNorm if device.type == "cuda" else norms.SyncedBatchNorm
     kind = {"own": nn.BatchNorm1d, "synced": synced}.get(way)
     plain = network(kind, device)
-    model = plain if way == "clip before" else DistributedDataParallel(plain)
+    ddp = None if way == "clip before" else DistributedDataParallel(plain)
+    model: nn.Module = plain if ddp is None else ddp
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for images, labels in own:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
+        parts = 2 if way == "halves" else 1
+        for place, (some, theirs) in enumerate(zip(images.chunk(parts), labels.chunk(parts), strict=True), 1):
+            with ddp.no_sync() if ddp is not None and place < parts else contextlib.nullcontext():
+                (nn.functional.cross_entropy(model(some), theirs) / parts).backward()
         if way.startswith("clip"):
             nn.utils.clip_grad_norm_(model.parameters(), LONGEST)
         if way == "clip before":
@@ -168,15 +173,17 @@ def _try_sync_batch_norm(device: torch.device) -> str:
     return "it ran."
 
 
-def _overlap(rank: int) -> dict[str, Any] | None:
-    """Time rank 0 by itself, the others wait: backward with messages on a link that needs no core."""
-    alone = dist.new_group([0])
-    found = None if rank else _time_overlap(alone)
-    dist.barrier()
-    return found
+def hide(repeats: int) -> dict[str, Any]:
+    """Time a rank that is alone: backward with messages on a link that needs no core.
+
+    Args:
+        repeats: Times that each step is timed.
+    """
+    with ranks.joined():
+        return _time_overlap(repeats)
 
 
-def _time_overlap(alone: Any) -> dict[str, Any]:
+def _time_overlap(repeats: int) -> dict[str, Any]:
     images = torch.randn(192, 384)
     model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(384, 384), nn.ReLU())))
     sent_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
@@ -188,12 +195,12 @@ def _time_overlap(alone: Any) -> dict[str, Any]:
         model.zero_grad()
         model(images).square().mean().backward()
 
-    silent_s, forward_s = _median_s(step), _median_s(forward)
-    backward_s = silent_s - forward_s
+    seconds = {"no messages": _times_s(step, repeats)}
+    backward_s = statistics.median(seconds["no messages"]) - statistics.median(_times_s(forward, repeats))
     link = _PlayedLink(sent_bytes / backward_s)
-    buckets, measured_s = {}, {}
+    buckets = {}
     for name, cap in overlap.CAPS_MB.items():
-        ddp = DistributedDataParallel(model, process_group=alone, bucket_cap_mb=cap)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=cap)
         ddp.register_comm_hook(None, link.hook)
 
         def sending(ddp: nn.Module = ddp) -> None:
@@ -201,25 +208,24 @@ def _time_overlap(alone: Any) -> dict[str, Any]:
             link.sizes.clear()
             ddp(images).square().mean().backward()
 
-        measured_s[name] = _median_s(sending)
+        seconds[name] = _times_s(sending, repeats)
         buckets[name] = list(link.sizes)
     link.close()
     return {
-        "silent_s": silent_s,
         "backward_s": backward_s,
         "bandwidth_bytes_per_s": link.bytes_per_s,
         "buckets": buckets,
-        "measured_s": measured_s,
+        "seconds": seconds,
     }
 
 
-def _median_s(call: Callable[[], object], repeats: int = 7) -> float:
+def _times_s(call: Callable[[], object], repeats: int) -> list[float]:
     times = []
     for _ in range(3 + repeats):  # DDP settles its buckets in the first ones
         started_s = time.perf_counter()
         call()
         times.append(time.perf_counter() - started_s)
-    return statistics.median(times[3:])
+    return times[3:]
 
 
 class _PlayedLink:

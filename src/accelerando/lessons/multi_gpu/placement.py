@@ -30,7 +30,10 @@ class Place:
     def sentence(self) -> str:
         """What that means for this run."""
         if self.backend == "nccl":
-            return f"{self.why}: the ranks of this lesson use **NCCL**, one GPU each."
+            return (
+                f"{self.why}: the ranks of *Clip the average* use **NCCL**, one GPU each. Links that are played, in "
+                "the other experiments, are always played on the CPU, and their ranks talk through gloo."
+            )
         return (
             f"{self.why}: the ranks of this lesson are {self.ranks} processes on the CPU that talk through **gloo**. "
             "What GPUs and their links would do is read from real formats and predicted, and none of it was measured "

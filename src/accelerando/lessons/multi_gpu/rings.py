@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from accelerando.lessons.multi_gpu.topologies import Pair, predict_paced_s
 RANKS = 4
 TELL = "accelerando.lessons.multi_gpu.on_ranks:pace"
 LATENCY_S, FAST, SLOW = 2e-3, costs.Link(2e-3, 6.4e6), costs.Link(2e-3, 0.8e6)
-"""Links that ranks of this machine play, slow enough that what gloo takes hardly counts; 8 times apart, as NVLink and
-PCIe are."""
+"""Links that ranks of this machine play, a thousand times slower than real ones; 8 times apart, as NVLink and PCIe are.
+What gloo takes and the waking of ranks come on top: it counts for short messages, and `PacedRings` tells how much."""
+REPEATS = 3
 LONG_BYTES, SHORT_BYTES = 256 * 1024, 256
 SLOW_HOPS = {"four fast hops": (), "one slow hop": (3,), "two slow hops": (1, 3), "four slow hops": (0, 1, 2, 3)}
 """Case -> ranks whose link to their right neighbour is slow."""
@@ -52,11 +53,13 @@ class PacedRings:
         predicted_s: Case -> seconds.
         measured_s: Case -> median seconds; empty when nothing was measured.
         is_right: All sums were right.
+        ranges_s: Case -> the shortest and the longest of the repeats.
     """
 
     predicted_s: dict[str, float]
     measured_s: dict[str, float]
     is_right: bool
+    ranges_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def slowdown(self) -> float:
@@ -77,12 +80,14 @@ class PacedRings:
         fast, one, four = (times[label] for label in ("four fast hops", "one slow hop", "four slow hops"))
         fast_mb, slow_mb = (link.bandwidth_bytes_per_s / 1e6 for link in (FAST, SLOW))
         ratio = FAST.bandwidth_bytes_per_s / SLOW.bandwidth_bytes_per_s
-        how = "Measured between real ranks" if self.measured_s else "Predicted only (the smoke budget starts no ranks)"
+        how = "Predicted only (the smoke budget starts no ranks)"
+        if self.measured_s:
+            how = f"Measured between real ranks (medians of {REPEATS} runs, and the shortest and the longest)"
         told = (
             f"{how}, on links of {1e3 * LATENCY_S:g} ms and {fast_mb:g} MB/s, or {slow_mb:g} MB/s where they are slow: "
-            f"with one hop that is {ratio:g} times slower, the ring takes {measure.duration(one)} in place of "
-            f"{measure.duration(fast)}, **{one / fast:.1f} times as long**. With all four hops slow it takes "
-            f"{measure.duration(four)}"
+            f"with one hop that is {ratio:g} times slower, the ring takes {self._time('one slow hop')} in place of "
+            f"{self._time('four fast hops')}, **{one / fast:.1f} times as long**. With all four hops slow it takes "
+            f"{self._time('four slow hops')}"
         )
         if one > 0.85 * four:
             return (
@@ -103,13 +108,31 @@ class PacedRings:
             best = min(labels, key=lambda name, labels=labels: times[labels[name]])  # type: ignore[misc]
             said = ", ".join(f"{name} {self._told(label)}" for name, label in labels.items())
             told.append(f"{size}, {said}: **{best}** wins")
-        return f"{'Measured' if self.measured_s else 'Predicted'} on {RANKS} ranks: {'; '.join(told)}."
+        return f"{'Measured' if self.measured_s else 'Predicted'} on {RANKS} ranks: {'; '.join(told)}.{self._miss()}"
 
     def _told(self, label: str) -> str:
         predicted = measure.duration(self.predicted_s[label])
-        if label not in self.measured_s:
-            return predicted
-        return f"{measure.duration(self.measured_s[label])} ({predicted} predicted)"
+        return f"{self._time(label)}, {predicted} predicted" if label in self.measured_s else predicted
+
+    def _time(self, label: str) -> str:
+        """A time, with the shortest and the longest of the repeats where it was measured."""
+        seconds = (self.measured_s or self.predicted_s)[label]
+        if label not in self.ranges_s:
+            return measure.duration(seconds)
+        low, high = self.ranges_s[label]
+        return f"{measure.duration(seconds)} ({measure.duration(low)} to {measure.duration(high)})"
+
+    def _miss(self) -> str:
+        """How far the short messages are from the prediction, where that is worth a word."""
+        short = [label for label in ("ring, short", "tree, short") if label in self.measured_s]
+        longer = max((self.measured_s[label] / self.predicted_s[label] - 1 for label in short), default=0.0)
+        if longer <= 0.1:
+            return ""
+        return (
+            f" The {SHORT_BYTES} bytes take up to {longer:.0%} longer than predicted: the model knows the links and "
+            "nothing else. In every step ranks that slept have to be woken, which is a likely cause; it was not "
+            "measured by itself."
+        )
 
 
 def measure_rings(budget: Budget) -> PacedRings:
@@ -118,17 +141,20 @@ def measure_rings(budget: Budget) -> PacedRings:
         return PacedRings(predict_cases_s(), {}, is_right=True)
     payload = {
         "cases": {label: [name, size, list(slow)] for label, (name, size, slow) in cases().items()},
-        "repeats": 3,
+        "repeats": REPEATS,
     }
     return read_rings(list(ranks.run(TELL, RANKS, payload=payload).values))
 
 
 def read_rings(values: Sequence[Mapping[str, Any]]) -> PacedRings:
     """Put together what the ranks told: an all-reduce is over when the last rank has the sum."""
-    measured = {
-        label: float(np.median(np.max([value["seconds"][label] for value in values], axis=0))) for label in cases()
-    }
-    return PacedRings(predict_cases_s(), measured, all(value["is_right"] for value in values))
+    times = {label: np.max([value["seconds"][label] for value in values], axis=0) for label in cases()}
+    return PacedRings(
+        predict_cases_s(),
+        {label: float(np.median(seconds)) for label, seconds in times.items()},
+        all(value["is_right"] for value in values),
+        {label: (float(seconds.min()), float(seconds.max())) for label, seconds in times.items()},
+    )
 
 
 def predict_nccl_s(algorithm: str, message_bytes: float, world_size: int, link: costs.Link) -> float:

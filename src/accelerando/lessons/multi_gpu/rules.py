@@ -67,6 +67,8 @@ WAYS = (
     Way("twice linear, warm-up", 8, 2 * predict_rate("linear", 8), WARMUP),
     Way("LARS, warm-up", 8, 1.0, WARMUP, "lars"),
     Way("LAMB, warm-up", 8, 0.02, WARMUP, "lamb"),
+    Way("quarter root, warm-up", 32, predict_rate("square root", 32) / 4, WARMUP),
+    Way("half root, warm-up", 32, predict_rate("square root", 32) / 2, WARMUP),
     Way("square root, warm-up", 32, predict_rate("square root", 32), WARMUP),
     Way("half linear, warm-up", 32, predict_rate("linear", 32) / 2, WARMUP),
     Way("linear, warm-up", 32, predict_rate("linear", 32), WARMUP),
@@ -130,20 +132,47 @@ class RuleStory:
             f"{first.accuracy:.1%}); 8 times the rate, with warm-up, {kept} ({linear.accuracy:.1%})."
         )
 
+    def rules_sentence(self) -> str:
+        """Whether this run tells the two rules for the rate apart, both without warm-up."""
+        root, linear = self._find("square root", 8), self._find("linear", 8)
+        if root is None or linear is None:
+            return "The smoke budget leaves the square root out."
+        told = (
+            f"Both without warm-up, the square root reaches {root.accuracy:.1%} and the linear rule "
+            f"{linear.accuracy:.1%}"
+        )
+        ahead = linear.accuracy - root.accuracy
+        if abs(ahead) <= 2 * math.hypot(root.accuracy_error, linear.accuracy_error):
+            return f"{told}: with {len(linear.accuracies)} runs each they cannot be told apart."
+        return f"{told}: the {'linear rule' if ahead > 0 else 'square root'} is ahead, beyond chance."
+
     def warmup_sentence(self) -> str:
         """What warm-up did where the rate is too high to begin with."""
         cold, warm = self._find("twice linear", 8), self._find("twice linear, warm-up", 8)
         if cold is None or warm is None:
             return "The smoke budget leaves the warm-up out."
         runs = [", ".join(f"{accuracy:.1%}" for accuracy in one.accuracies) for one in (cold, warm)]
-        told = f"16 times the rate, run by run: {runs[0]} from the first step on, {runs[1]} with warm-up"
+        told = (
+            f"{self._mild_warmup()}16 times the rate, run by run: {runs[0]} from the first step on, {runs[1]} with "
+            "warm-up"
+        )
         saved = 100 * (min(warm.accuracies) - min(cold.accuracies))
         if saved > 5:
             return (
                 f"{told}. **At worst, warm-up saved {saved:.0f} points**: what the weights cannot bear in the "
                 "beginning, they can later."
             )
-        return f"{told}. In this run warm-up decided nothing; with other seeds, or a higher rate, it does."
+        return f"{told}. In this run warm-up decided nothing there; with other seeds, or a higher rate, it may."
+
+    def _mild_warmup(self) -> str:
+        cold, warm = self._find("linear", 8), self._find("linear, warm-up", 8)
+        if cold is None or warm is None:
+            return ""
+        seen = abs(warm.accuracy - cold.accuracy) > 2 * math.hypot(cold.accuracy_error, warm.accuracy_error)
+        return (
+            f"At 8 times the rate warm-up made {'a' if seen else 'no'} difference beyond chance ({cold.accuracy:.1%} "
+            f"without, {warm.accuracy:.1%} with). "
+        )
 
     def limit_sentence(self) -> str:
         """What happens at 32 ranks."""
@@ -170,12 +199,15 @@ class RuleStory:
             return ""
         sgd, other = (max(ways, key=lambda one: one.accuracy) for ways in (plain, layered))
         name, ahead = other.way.label.partition(",")[0], 100 * (other.accuracy - sgd.accuracy)
+        rates = [one.way.rate for one in plain]
+        edges = {
+            min(rates): ", the lowest: a lower one may do better",
+            max(rates): ", the highest: a higher one may do better",
+        }
+        best = f"At the best of {len(plain)} rates tried ({sgd.way.rate:.3g}{edges.get(sgd.way.rate, '')}) plain SGD is"
         if abs(ahead) <= 200 * math.hypot(sgd.accuracy_error, other.accuracy_error):
-            return f"With the best of {len(plain)} rates ({sgd.way.rate:.3g}) plain SGD is within chance of {name}. "
-        return (
-            f"At the best of {len(plain)} rates ({sgd.way.rate:.3g}) plain SGD is {abs(ahead):.1f} points "
-            f"{'behind' if ahead > 0 else 'ahead of'} {name}. "
-        )
+            return f"{best} within chance of {name}. "
+        return f"{best} {abs(ahead):.1f} points {'behind' if ahead > 0 else 'ahead of'} {name}. "
 
     def _find(self, label: str, ranks: int) -> Trained | None:
         return next((one for one in self.trained if (one.way.label, one.way.ranks) == (label, ranks)), None)

@@ -154,8 +154,8 @@ def predict_paced_s(schedule: collectives.Schedule, message_bytes: float, links:
 def compare(message_bytes: float = 200e6) -> str:
     """Markdown: every machine's islands, its best ring, and what it costs to ring in the order of the numbers."""
     lines = [
-        f"| machine | islands | slowest hop, by number | slowest hop, best ring | {message_bytes / 1e6:g} MB "
-        f"by number | best ring |",
+        f"| machine | islands | slowest hop, by number | slowest hop, best ring | {message_bytes / 1e6:g} MB, one ring "
+        f"by number | one best ring |",
         "|---|---|---|---|---|---|",
     ]
     for name, (_, gpu) in MACHINES.items():

@@ -180,13 +180,21 @@ class BatchSweep:
 
     def table(self) -> str:
         """Markdown: what each batch size was trained with, and what it reached."""
-        lines = ["| batch | learning rate | steps | accuracy | points lost |", "|---|---|---|---|---|"]
+        lines = [
+            "| batch | learning rate | steps | accuracy | points lost (± two standard errors) |",
+            "|---|---|---|---|---|",
+        ]
         lines += [
             f"| {point.batch_size:,} | {point.learning_rate:g}{' (capped)' if point.is_capped else ''} | "
-            f"{point.steps:,} | {point.accuracy:.1%} | {100 * (self.reference.accuracy - point.accuracy):.1f} |"
+            f"{point.steps:,} | {point.accuracy:.1%} | {self._lost(point)} |"
             for point in self.points
         ]
         return "\n".join(lines)
+
+    def _lost(self, point: BatchPoint) -> str:
+        """Points lost, and how far they may be off."""
+        lost = f"{100 * (self.reference.accuracy - point.accuracy):.1f}"
+        return lost if point is self.reference else f"{lost} ± {200 * self._error(point):.1f}"
 
     def sentence(self) -> str:
         """What this run showed."""
@@ -198,11 +206,12 @@ class BatchSweep:
                 f"Even batch {last.batch_size:,} ends within chance of batch {first.batch_size} ({last.accuracy:.1%} "
                 f"and {first.accuracy:.1%}): here the belief survives, on this easy task."
             )
+        aside = "" if kept[-1] is first else f" ({self._lost(kept[-1])} points)"
         return (
             f"All went through the same images {self.epochs} times. Up to batch {kept[-1].batch_size:,} no loss can be "
-            f"told from chance; batch {last.batch_size:,} made {last.steps} steps in place of {first.steps:,} and lost "
-            f"**{100 * lost:.1f} points** ({last.accuracy:.1%} against {first.accuracy:.1%}).{self._at_the_scale()}"
-            f"{self._capped()}"
+            f"told from chance{aside}; batch {last.batch_size:,} made {last.steps} steps in place of {first.steps:,} "
+            f"and lost **{100 * lost:.1f} points** ({last.accuracy:.1%} against {first.accuracy:.1%})."
+            f"{self._at_the_scale()}{self._capped()}"
         )
 
     def _at_the_scale(self) -> str:
@@ -230,8 +239,11 @@ class BatchSweep:
         )
 
     def _is_lower(self, point: BatchPoint) -> bool:
-        error = math.hypot(point.accuracy_error, self.reference.accuracy_error)
-        return self.reference.accuracy - point.accuracy > 2 * error
+        return self.reference.accuracy - point.accuracy > 2 * self._error(point)
+
+    def _error(self, point: BatchPoint) -> float:
+        """One standard error of the difference from the smallest batch."""
+        return math.hypot(point.accuracy_error, self.reference.accuracy_error)
 
 
 def sweep_batches(budget: Budget, noise_images: float, sizes: Sequence[int] = BATCHES) -> BatchSweep:

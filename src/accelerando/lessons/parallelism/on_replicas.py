@@ -21,7 +21,7 @@ SIZES = models.MlpSizes(hidden=(640, 640, 640, 640))
 BATCH = 64
 """Images of each rank and step."""
 RATE = 0.1
-ALONE, SILENT = "one rank, the whole batch", "no messages"
+ALONE, SILENT, LEFT_OUT = "one rank, the whole batch", "no messages", "left out"
 ACCUMULATIONS = ("every time", "no_sync", "no_sync around backward only")
 Way = tuple[nn.Module, Callable[[], None]]
 """The module to call, and what to do between backward and the optimizer."""
@@ -36,7 +36,7 @@ def tell(rounds: int, steps: int) -> dict[str, Any]:
             "link": on_wires.ping(4 * parameters),
             "ways": {name: _correctness(make, rank, world_size) for name, make in WAYS.items()},
             "seconds": _seconds(rounds, steps, rank, world_size),
-            "buckets": {str(cap): _buckets(cap) for cap in (0.5, 4, 25)},
+            "buckets": {LEFT_OUT if cap is None else str(cap): _buckets(cap) for cap in (0.5, 4, 25, None)},
             "accumulation": {name: _accumulate(name, rank, world_size) for name in ACCUMULATIONS},
             "unused": _unused(),
             "uneven": _uneven(rank, world_size),
@@ -156,9 +156,10 @@ def _seconds(rounds: int, steps: int, rank: int, world_size: int) -> dict[str, l
     return found
 
 
-def _buckets(cap_mb: float) -> list[int]:
+def _buckets(cap_mib: float | None) -> list[int]:
     """Bytes of each bucket, in the order in which they leave, once DDP has arranged them."""
-    model = DistributedDataParallel(_model(), bucket_cap_mb=cap_mb)
+    own = _model()
+    model = DistributedDataParallel(own) if cap_mib is None else DistributedDataParallel(own, bucket_cap_mb=cap_mib)
     seen: list[int] = []
 
     # DDP looks at these annotations, so this module must not turn them into text.

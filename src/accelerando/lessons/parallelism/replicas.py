@@ -15,6 +15,8 @@ RANKS = 2
 TELL = "accelerando.lessons.parallelism.on_replicas:tell"
 ALONE, SILENT, DDP, INNER = "one rank, the whole batch", "no messages", "DDP", "inner module of DDP"
 NOT_RUN = "Nothing was measured: the smoke budget starts no ranks."
+LEFT_OUT = "left out"
+"""The cap of DDP's buckets when nobody sets one."""
 SAME = 1e-3
 """Weights that differ by less than this share of their way are the same but for rounding."""
 
@@ -64,12 +66,14 @@ class ReplicaStory:
         link: Between the two ranks, measured; None when nothing was.
         ways: Name -> what came of it.
         alone_s: Seconds of a step with the whole batch on one rank, the other one idle.
-        buckets: Cap in MB -> bytes of each of DDP's buckets, in the order in which they leave.
+        buckets: Cap in MiB -> bytes of each of DDP's buckets, in the order in which they leave.
         accumulation: How four batches became one step -> bytes of one rank for that step, and the error.
         unused: Option -> what DDP said about a parameter without a gradient.
         waited: What a rank with more batches than the others is told when its patience ends.
         joined_steps: Steps of each rank under `Join`.
         joined_apart: Difference of the weights afterwards.
+        alone_interval_s: 95 %, for ``alone_s``; None when nothing was measured.
+        speedup_interval: 95 %, for `speedup`, rounds drawn again; None when nothing was measured.
     """
 
     parameters: int = 0
@@ -82,6 +86,8 @@ class ReplicaStory:
     waited: str = ""
     joined_steps: tuple[int, ...] = ()
     joined_apart: float = 0.0
+    alone_interval_s: tuple[float, float] | None = None
+    speedup_interval: tuple[float, float] | None = None
 
     @property
     def speedup(self) -> float:
@@ -94,7 +100,7 @@ class ReplicaStory:
         if not self.ways:
             return NOT_RUN
         lines = [
-            "| what is done | ranks apart, % of the way gone | worst rank from one big batch, % of the way | "
+            "| what is done | ranks apart, % of the distance trained | worst rank from one big batch, % of it | "
             "sent per step | right? |",
             "|---|---|---|---|---|",
         ]
@@ -107,7 +113,8 @@ class ReplicaStory:
 
     def milliseconds(self) -> dict[str, tuple[float, float, float]]:
         """Way -> milliseconds of a step with its interval, with one rank alone first."""
-        rows = {ALONE: (1e3 * self.alone_s, 1e3 * self.alone_s, 1e3 * self.alone_s)} if self.ways else {}
+        low, high = self.alone_interval_s or (self.alone_s, self.alone_s)
+        rows = {ALONE: (1e3 * self.alone_s, 1e3 * low, 1e3 * high)} if self.ways else {}
         for name, way in self.ways.items():
             if way.step_s is not None and way.interval_s is not None:
                 low, high = way.interval_s
@@ -124,7 +131,7 @@ class ReplicaStory:
         wrong = [name for name, way in self.ways.items() if not way.is_right]
         text = (
             "Equal to one process with the whole batch, but for rounding (largest difference "
-            f"{max((self.ways[name].error for name in right), default=0):.1g} of the way that weights have gone): "
+            f"{max((self.ways[name].error for name in right), default=0):.1g} of the distance trained): "
             f"{', '.join(right) or 'none'}. Not equal: {', '.join(wrong) or 'none'}."
         )
         if INNER in wrong:
@@ -143,11 +150,14 @@ class ReplicaStory:
         each, flat, overlapped = (
             seconds[name] for name in ("average each gradient", "average in one message", "average while backward runs")
         )
+        spread = "" if self.speedup_interval is None else " ({:.2f} to {:.2f})".format(*self.speedup_interval)
         told = (
             f"A step of the whole batch took {measure.duration(self.alone_s)} on one rank and "
-            f"{measure.duration(seconds[DDP])} with DDP on {RANKS}: **{self.speedup:.2f} times** as fast, not {RANKS}. "
+            f"{measure.duration(seconds[DDP])} with DDP on {RANKS}: **{self.speedup:.2f} times**{spread} as fast, not "
+            f"{RANKS}. "
             if self.speedup < 0.95 * RANKS
-            else f"DDP on {RANKS} ranks made a step {self.speedup:.2f} times as fast: here the belief survives. "
+            else f"DDP on {RANKS} ranks made a step {self.speedup:.2f} times{spread} as fast: here the belief "
+            "survives. "
         )
         if self.link is not None:
             predicted_s = predict_step_s(self.alone_s, RANKS, 4 * self.parameters, self.link)
@@ -167,15 +177,28 @@ class ReplicaStory:
             f"By hand: {measure.duration(each)} with a message for each parameter after backward, "
             f"{measure.duration(overlapped)} with the same messages while backward runs ("
             + (f"overlap saved {saved:.0%}" if saved > 0.03 else "overlap saved nothing here")
-            + f"), {measure.duration(flat)} with one message for all."
+            + f"), {measure.duration(flat)} with one message for all. {self._against_one_message()}"
         )
+
+    def _against_one_message(self) -> str:
+        """Whether DDP, which overlaps, is faster than one message after backward."""
+        ddp, flat = self.ways[DDP], self.ways["average in one message"]
+        assert ddp.step_s is not None
+        assert flat.step_s is not None
+        told = f"DDP overlaps as well, and took {measure.duration(ddp.step_s)}: "
+        if _meet(ddp.interval_s, flat.interval_s):
+            return told + "too close to one message for all to call, so its overlap shows no gain here."
+        ratio = ddp.step_s / flat.step_s
+        if ratio < 1:
+            return told + f"{1 - ratio:.0%} less than one message for all."
+        return told + f"{ratio - 1:.0%} more than one message for all, so its overlap bought nothing here."
 
     def bucket_sentence(self) -> str:
         """How DDP packs gradients."""
         if not self.buckets:
             return NOT_RUN
         lines = [
-            f"`bucket_cap_mb={float(cap):g}`: {len(sizes)} bucket{'s' if len(sizes) != 1 else ''} "
+            f"{_cap(cap)}: {len(sizes)} bucket{'s' if len(sizes) != 1 else ''} "
             f"({', '.join(units.decimal_size(number) for number in sizes)})"
             for cap, sizes in self.buckets.items()
         ]
@@ -212,6 +235,15 @@ class ReplicaStory:
         )
 
 
+def _meet(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+    """Two intervals have something in common; so have those that nobody knows."""
+    return one is None or other is None or (one[0] <= other[1] and other[0] <= one[1])
+
+
+def _cap(cap: str) -> str:
+    return "`bucket_cap_mb` left out" if cap == LEFT_OUT else f"`bucket_cap_mb={float(cap):g}`"
+
+
 def _size(number: float | None) -> str:
     return "not counted" if number is None else units.decimal_size(number)
 
@@ -231,6 +263,8 @@ def measure_replicas(budget: Budget) -> ReplicaStory:
 def read_story(values: Sequence[Mapping[str, Any]]) -> ReplicaStory:
     """Put together what the ranks told."""
     first = values[0]
+    alone, ddp = (np.array(first["seconds"][name]) for name in (ALONE, DDP))
+    alone_s, *alone_ends = stats.median_interval(alone)
     ways = {}
     for name, found in first["ways"].items():
         apart = max(value["ways"][name]["apart"] for value in values)
@@ -243,11 +277,21 @@ def read_story(values: Sequence[Mapping[str, Any]]) -> ReplicaStory:
         parameters=first["parameters"],
         link=costs.Link(*first["link"]),
         ways=ways,
-        alone_s=float(np.median(first["seconds"][ALONE])),
+        alone_s=alone_s,
         buckets=first["buckets"],
         accumulation=first["accumulation"],
         unused=first["unused"],
         waited=first["uneven"]["waited"],
         joined_steps=tuple(value["uneven"]["steps"] for value in values),
         joined_apart=max(value["uneven"]["apart"] for value in values),
+        alone_interval_s=(alone_ends[0], alone_ends[1]),
+        speedup_interval=_ratio_interval(alone, ddp),
     )
+
+
+def _ratio_interval(above_s: np.ndarray, below_s: np.ndarray, resamples: int = 2000) -> tuple[float, float]:
+    """95 % bootstrap interval of the ratio of two medians; the rounds of both are drawn together."""
+    rounds = np.random.default_rng(0).integers(0, len(above_s), (resamples, len(above_s)))
+    ratios = np.median(above_s[rounds], axis=1) / np.median(below_s[rounds], axis=1)
+    low, high = np.quantile(ratios, (0.025, 0.975))
+    return float(low), float(high)

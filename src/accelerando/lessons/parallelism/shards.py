@@ -17,7 +17,7 @@ STACK = strategies.Stack(
 """Of ``on_shards``: four blocks of width 256, a batch of 384."""
 WITH = {
     "data": "`DistributedDataParallel`",
-    "optimizer sharded": "`ZeroRedundancyOptimizer` (ZeRO 1)",
+    "optimizer sharded": "`ZeroRedundancyOptimizer` (memory of ZeRO 1)",
     "fully sharded": "`fully_shard` (FSDP2, ZeRO 3)",
     "tensor": "`parallelize_module`, columns then rows",
     "pipeline": "`PipelineStage`, `ScheduleGPipe`",

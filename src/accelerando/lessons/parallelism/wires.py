@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from accelerando import cluster, collectives, costs, measure, programs, ranks, units
+from accelerando import cluster, collectives, costs, measure, programs, ranks, stats, units
 from accelerando.lessons import Budget
 
 RANKS = 4
@@ -149,6 +149,7 @@ class AllReduceTimes:
         predicted_s: Algorithm -> seconds for each of ``sizes_bytes``.
         measured_s: Likewise, medians; empty when nothing was measured.
         sizes_bytes: Of the tensor.
+        intervals_s: Like ``measured_s``: 95 %, for the medians.
     """
 
     where: str
@@ -158,13 +159,17 @@ class AllReduceTimes:
     predicted_s: dict[str, tuple[float, ...]]
     measured_s: dict[str, tuple[float, ...]]
     sizes_bytes: tuple[int, ...]
+    intervals_s: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
-    def pairs_ms(self, place: int) -> dict[str, tuple[float, float | None]]:
-        """Algorithm -> predicted and measured milliseconds, for one of the sizes."""
-        return {
-            name: (1e3 * predicted[place], 1e3 * self.measured_s[name][place] if name in self.measured_s else None)
-            for name, predicted in self.predicted_s.items()
-        }
+    def pairs_ms(self, place: int) -> dict[str, tuple[float, float | None, tuple[float, float] | None]]:
+        """Algorithm -> predicted and measured milliseconds and the interval of these, for one of the sizes."""
+        rows: dict[str, tuple[float, float | None, tuple[float, float] | None]] = {}
+        for name, predicted in self.predicted_s.items():
+            measured = 1e3 * self.measured_s[name][place] if name in self.measured_s else None
+            low_high = self.intervals_s[name][place] if name in self.intervals_s else None
+            ends_ms = None if low_high is None else (1e3 * low_high[0], 1e3 * low_high[1])
+            rows[name] = (1e3 * predicted[place], measured, ends_ms)
+        return rows
 
     def sentence(self) -> str:
         """What this run showed."""
@@ -172,7 +177,7 @@ class AllReduceTimes:
         if not self.measured_s:
             ring, naive = self.predicted_s["ring"][1], self.predicted_s["naive"][1]
             return f"Predicted only: {large} by ring {measure.duration(ring)}, naive {measure.duration(naive)}."
-        best = [min(self.measured_s, key=lambda name: self.measured_s[name][place]) for place in (0, 1)]
+        fastest = [self._fastest(place) for place in (0, 1)]
         expected = min(self.predicted_s, key=lambda name: self.predicted_s[name][0])
         naive, tree, ring = (self.measured_s[name][1] for name in ("naive", "tree", "ring"))
         told = (
@@ -180,14 +185,24 @@ class AllReduceTimes:
             f"{measure.duration(ring)} by ring ({naive / ring:.1f} times as fast as naive; predicted "
             f"{self.predicted_s['naive'][1] / self.predicted_s['ring'][1]:.1f}). The prediction was worst for "
             f"{self._worst(1)} when the message had {large}, and for {self._worst(0)} when it had {small}. Fastest of "
-            f"{large}: **{best[1]}**; of {small}: **{best[0]}**"
+            f"{large}: {_listed(fastest[1])}; of {small}: {_listed(fastest[0])}"
         )
-        if best[0] == expected:
+        if fastest[0] == [expected]:
             return f"{told}, as predicted."
+        if expected in fastest[0]:
+            return f"{told}; {expected} was predicted."
         return (
-            f"{told}, where {expected} was predicted: so short a message is over before the next rank wakes, and how "
-            "soon the system wakes it is not in the prediction."
+            f"{told}, where {expected} was predicted: what a rank does for each message, and how soon the system wakes "
+            "it, is not in the prediction."
         )
+
+    def _fastest(self, place: int) -> list[str]:
+        """The algorithm of the lowest median, then those whose interval begins before its interval ends."""
+        order = sorted(self.measured_s, key=lambda name: self.measured_s[name][place])
+        if not self.intervals_s:
+            return order[:1]
+        high = self.intervals_s[order[0]][place][1]
+        return [name for name in order if name == order[0] or self.intervals_s[name][place][0] <= high]
 
     def _worst(self, place: int) -> str:
         ratios = {name: self.measured_s[name][place] / times[place] for name, times in self.predicted_s.items()}
@@ -196,6 +211,11 @@ class AllReduceTimes:
             f"{name} ({measure.duration(self.predicted_s[name][place])} predicted, "
             f"{measure.duration(self.measured_s[name][place])} measured: {ratios[name]:.1f} times as long)"
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    told = " and ".join(f"**{name}**" for name in names)
+    return told if len(names) == 1 else f"{told}, too close to call"
 
 
 def measure_all_reduce(
@@ -209,7 +229,7 @@ def measure_all_reduce(
         megabits_per_s: Bandwidth of every node's link.
     """
     bandwidth, speed = f"{megabits_per_s}mbit", f"links of {megabits_per_s} Mbit/s"
-    payload = {"sizes_bytes": list(SIZES_BYTES), "repeats": 3 if budget.name == "quick" else 7}
+    payload = {"sizes_bytes": list(SIZES_BYTES), "repeats": 5 if budget.name == "quick" else 9}
     if budget.name == "smoke":
         link = costs.Link(1e-4, cluster.parse_bandwidth(bandwidth))
         return read_times(f"{world_size} ranks, {speed}", link, world_size, [], is_shaped=True)
@@ -241,11 +261,21 @@ def read_times(
     predicted = {
         name: tuple(schedule.predict_s(number, link) for number in SIZES_BYTES) for name, schedule in schedules.items()
     }
-    measured = {
-        name: tuple(
-            float(np.median(np.max([value["seconds"][name][place] for value in values], axis=0)))
+    predicted["naive"] = tuple(costs.predict_naive_all_reduce_s(number, world_size, link) for number in SIZES_BYTES)
+    found = {
+        name: [
+            stats.median_interval(np.max([value["seconds"][name][place] for value in values], axis=0))
             for place in range(len(SIZES_BYTES))
-        )
+        ]
         for name in (schedules if values else ())
     }
-    return AllReduceTimes(where, is_shaped, link, world_size, predicted, measured, SIZES_BYTES)
+    return AllReduceTimes(
+        where,
+        is_shaped,
+        link,
+        world_size,
+        predicted,
+        {name: tuple(median for median, _, _ in rows) for name, rows in found.items()},
+        SIZES_BYTES,
+        {name: tuple((low, high) for _, low, high in rows) for name, rows in found.items()},
+    )
