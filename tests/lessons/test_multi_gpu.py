@@ -179,7 +179,7 @@ def test_the_smoke_budget_only_predicts() -> None:
     told = rings.measure_rings(SMOKE)
     assert told.measured_s == {}
     assert "Predicted only" in told.sentence()
-    assert all(measured is None for _, measured in told.pairs_ms(list(rings.SLOW_HOPS)).values())
+    assert all(row[1] is None for row in told.rows_s(list(rings.SLOW_HOPS)).values())
 
 
 @pytest.mark.parametrize("world_size", [4, 8, 13, 64, 512])
@@ -287,7 +287,7 @@ def test_overlap_tells_what_came_out(measured: tuple[float, float], words: str) 
     assert "a step takes 1 s (900 ms to 1.4 s); with one message" in story.sentence()
     assert "longer than predicted" not in story.sentence()
     assert story.predicted_s["one bucket"] == pytest.approx(0.3 + 1.7)
-    assert pictures.overlap(story.rows_ms()).words.startswith("one bucket")
+    assert pictures.overlap(story.messages_ms()).words.startswith("one bucket")
 
 
 def test_the_hidden_share_is_one_of_the_message_and_ddps_own_work_is_told_apart() -> None:

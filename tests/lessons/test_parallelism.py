@@ -284,8 +284,8 @@ def test_without_a_shaped_link_the_sentence_says_why(monkeypatch: pytest.MonkeyP
     assert "no namespaces here" in found.where
     assert found.link == costs.Link(1e-4, 1e9)
     assert found.predicted_s["naive"][0] == pytest.approx(2 * 1e-4 + 6 * 64 / 1e9)
-    assert found.pairs_ms(1)["tree"][1:] == (pytest.approx(150), (pytest.approx(100), pytest.approx(200)))
-    assert pictures.predicted_and_measured({"2 MB": found.pairs_ms(1)}, "milliseconds").png
+    assert found.rows_s(1)["tree"][1:] == (pytest.approx(0.15), (pytest.approx(0.1), pytest.approx(0.2)))
+    assert pictures.predicted_and_measured({"2 MB": found.rows_s(1)}).png
 
 
 def raced(**short_s: tuple[float, float, float]) -> str:

@@ -75,34 +75,40 @@ def _box(rank: int, piece: int, colour: Sequence[float], is_new: bool) -> Rectan
 
 
 def predicted_and_measured(
-    panels: Mapping[str, Mapping[str, tuple[float, float | None, tuple[float, float] | None]]], unit: str
+    panels: Mapping[str, Mapping[str, tuple[float, float | None, tuple[float, float] | None]]],
+    lines: str = "95 % interval",
 ) -> Picture:
     """One panel for each title: bars in pairs, what was predicted and what was measured.
 
     Args:
-        panels: Title -> label -> (predicted, measured or None, the measured one's 95 % interval or None).
-        unit: Of all of them.
+        panels: Title -> label -> seconds (predicted, measured or None, ends of the measured one's line or None).
+        lines: What the lines are.
     """
     said = [
         f"{title}: "
         + ", ".join(
-            f"{name} {a:.3g} predicted{'' if b is None else f', {b:.3g} measured'}" for name, (a, b, _) in rows.items()
+            f"{name} {1e3 * a:.3g} predicted{'' if b is None else f', {1e3 * b:.3g} measured'}"
+            for name, (a, b, _) in rows.items()
         )
         for title, rows in panels.items()
     ]
     rows_most = max(len(rows) for rows in panels.values())
-    with draw("; ".join(said) + f" ({unit})", panels=len(panels), width=7.4, height=1.1 + 0.5 * rows_most) as sheet:
+    with draw(
+        "; ".join(said) + " (milliseconds)", panels=len(panels), width=7.4, height=1.1 + 0.5 * rows_most
+    ) as sheet:
         for axes, (title, rows) in zip(sheet.axes, panels.items(), strict=True):
             for place, (predicted, measured, ends) in enumerate(reversed(list(rows.values()))):
-                axes.barh(place + 0.2, predicted, 0.36, color=GREY, label="predicted" if not place else None)
+                axes.barh(place + 0.2, 1e3 * predicted, 0.36, color=GREY, label="predicted" if not place else None)
                 if measured is not None:
                     low, high = ends or (measured, measured)
-                    spread = [[max(0.0, measured - low)], [max(0.0, high - measured)]] if ends else None
+                    spread = [[1e3 * max(0.0, measured - low)], [1e3 * max(0.0, high - measured)]] if ends else None
                     label = "measured" if not place else None
-                    axes.barh(place - 0.2, measured, 0.36, xerr=spread, color=BLUE, ecolor=INK, capsize=3, label=label)
+                    axes.barh(
+                        place - 0.2, 1e3 * measured, 0.36, xerr=spread, color=BLUE, ecolor=INK, capsize=3, label=label
+                    )
             axes.set_yticks(range(len(rows)), labels=list(rows)[::-1])
             has_lines = any(ends for _, _, ends in rows.values())
-            axes.set(title=title, xlabel=f"{unit} (lines: 95 % interval)" if has_lines else unit)
+            axes.set(title=title, xlabel=f"milliseconds (lines: {lines})" if has_lines else "milliseconds")
             axes.grid(visible=False, axis="y")
         sheet.axes[0].legend()
     return sheet.picture

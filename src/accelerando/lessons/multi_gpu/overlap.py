@@ -75,11 +75,14 @@ class OverlapStory:
             for name, sizes in self.buckets.items()
         }
 
-    def pairs_ms(self) -> dict[str, tuple[float, float | None]]:
-        """Predicted and measured milliseconds, for each of `buckets`."""
-        return {name: (1e3 * seconds, 1e3 * self.measured_s[name]) for name, seconds in self.predicted_s.items()}
+    def rows_s(self) -> dict[str, tuple[float, float | None, tuple[float, float] | None]]:
+        """For the figure: each of `buckets` -> seconds predicted, measured, and of the shortest and longest repeat."""
+        return {
+            name: (seconds, self.measured_s[name], self.ranges_s.get(name))
+            for name, seconds in self.predicted_s.items()
+        }
 
-    def rows_ms(self) -> dict[str, tuple[float, list[tuple[float, float]]]]:
+    def messages_ms(self) -> dict[str, tuple[float, list[tuple[float, float]]]]:
         """For the figure: name of `CAPS_MB` -> milliseconds of backward, and when each message travels, predicted."""
         return {
             name: (

@@ -67,11 +67,10 @@ class PacedRings:
         times = self.measured_s or self.predicted_s
         return times["one slow hop"] / times["four fast hops"]
 
-    def pairs_ms(self, labels: Sequence[str]) -> dict[str, tuple[float, float | None]]:
-        """Case -> predicted and measured milliseconds."""
+    def rows_s(self, labels: Sequence[str]) -> dict[str, tuple[float, float | None, tuple[float, float] | None]]:
+        """For the figure: case -> seconds predicted, measured, and of the shortest and longest repeat."""
         return {
-            label: (1e3 * self.predicted_s[label], 1e3 * self.measured_s[label] if label in self.measured_s else None)
-            for label in labels
+            label: (self.predicted_s[label], self.measured_s.get(label), self.ranges_s.get(label)) for label in labels
         }
 
     def sentence(self) -> str:

@@ -161,15 +161,16 @@ class AllReduceTimes:
     sizes_bytes: tuple[int, ...]
     intervals_s: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
-    def pairs_ms(self, place: int) -> dict[str, tuple[float, float | None, tuple[float, float] | None]]:
-        """Algorithm -> predicted and measured milliseconds and the interval of these, for one of the sizes."""
-        rows: dict[str, tuple[float, float | None, tuple[float, float] | None]] = {}
-        for name, predicted in self.predicted_s.items():
-            measured = 1e3 * self.measured_s[name][place] if name in self.measured_s else None
-            low_high = self.intervals_s[name][place] if name in self.intervals_s else None
-            ends_ms = None if low_high is None else (1e3 * low_high[0], 1e3 * low_high[1])
-            rows[name] = (1e3 * predicted[place], measured, ends_ms)
-        return rows
+    def rows_s(self, place: int) -> dict[str, tuple[float, float | None, tuple[float, float] | None]]:
+        """For the figure, one of the sizes: algorithm -> seconds predicted, measured, and that one's interval."""
+        return {
+            name: (
+                predicted[place],
+                self.measured_s[name][place] if name in self.measured_s else None,
+                self.intervals_s[name][place] if name in self.intervals_s else None,
+            )
+            for name, predicted in self.predicted_s.items()
+        }
 
     def sentence(self) -> str:
         """What this run showed."""
