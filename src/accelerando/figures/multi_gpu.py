@@ -152,10 +152,10 @@ def accuracies(panels: Mapping[str, Mapping[str, tuple[float, float]]]) -> Pictu
                 spread = [[min(200 * error, 100 * value - edge)], [200 * error]]
                 axes.errorbar([100 * value], [place], xerr=spread, fmt="o", color=colour, capsize=3)
             axes.set_yticks(range(len(ways)), labels=list(ways)[::-1])
-            axes.set(title=title, xlabel="accuracy at equal epochs, %", ylim=(-0.6, len(ways) - 0.4))
+            axes.set(title=title, xlabel="accuracy, %", ylim=(-0.6, len(ways) - 0.4))
             axes.grid(visible=False, axis="y")
         sheet.axes[0].figure.supxlabel(
-            "bars: two standard errors; orange: lower than the first, beyond chance", fontsize=8
+            "at equal epochs; bars: two standard errors; orange: lower than the first, beyond chance", fontsize=8
         )
     return sheet.picture
 
