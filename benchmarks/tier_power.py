@@ -15,7 +15,7 @@ from collections import Counter
 
 import numpy as np
 
-from accelerando import catalog
+from accelerando import catalog, stats
 from accelerando.grading import tiers
 from accelerando.grading.session import FEWEST_ROUNDS
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=400)
     options = parser.parse_args()
     first, second, third = (q.threshold or 0.0 for q in catalog.final().questions if q.is_timed)
-    bars = [threshold / tiers.TOLERANCE for threshold in (first, second, third)]
+    bars = [threshold / stats.TOLERANCE for threshold in (first, second, third)]
     middle = [math.sqrt(low * high) for low, high in itertools.pairwise(bars)]
     cases = [
         ("equal speed, tier 1", 1.0, first, 4),

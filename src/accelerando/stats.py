@@ -24,8 +24,12 @@ from scipy import special
 
 from accelerando.looks import last_look, plan_looks
 
+TOLERANCE = 1.1
+"""An announced ratio of 1.3 is judged at 1.3 / 1.1: nobody fails for a hair."""
 ERROR_RATE = 0.005
 """How often identical code may be called faster, and a threshold that is reached be called missed."""
+ACCURACY_ERROR_RATE = 0.025
+"""How often a loss of the whole margin may be called kept, over all looks."""
 WORTHWHILE = 1.05
 """With the threshold 1.0: a gain below this is not worth having, so "not faster" may be said."""
 SYSTEMATIC = 0.01
@@ -34,7 +38,8 @@ BETWEEN_PROCESSES = 0.05
 """The same for two processes, which differ in all that is drawn once when they start. Four quiet couples of equal code
 lay up to 1.7 % apart as a whole, and above 3 % for stretches of seconds (`benchmarks/decision_quality.py`)."""
 
-_PRIOR_SD, _PRIOR_DF = 0.1, 4  # of a pair's log ratio
+PRIOR_SD, PRIOR_DF = 0.1, 4
+"""What a pair's log ratio usually scatters by, and as how many pairs that counts: a few may agree by chance."""
 _RUN_SD, _RUN_DF = 0.003, 4  # accuracy between seeds, likewise
 _EXACT_PAIRS = 60
 
@@ -123,14 +128,14 @@ def _location_interval(values: NDArray, level: float) -> tuple[float, float, flo
 
 def _student_t(values: NDArray, level: float) -> tuple[float, float, float]:
     # A few pairs may agree by chance, or because a steady drift met a lucky order. So the interval is never
-    # narrower than with a spread of _PRIOR_SD seen in _PRIOR_DF pairs before (a moderated t: Smyth 2004).
+    # narrower than with a spread of PRIOR_SD seen in PRIOR_DF pairs before (a moderated t: Smyth 2004).
     degrees = values.size - 1
     center = float(values.mean())
     squares = float(((values - center) ** 2).sum())
-    moderated = math.sqrt((_PRIOR_DF * _PRIOR_SD**2 + squares) / (_PRIOR_DF + degrees))
+    moderated = math.sqrt((PRIOR_DF * PRIOR_SD**2 + squares) / (PRIOR_DF + degrees))
     spread = max(
         _t_quantile(degrees, level) * math.sqrt(squares / degrees),
-        _t_quantile(_PRIOR_DF + degrees, level) * moderated,
+        _t_quantile(PRIOR_DF + degrees, level) * moderated,
     )
     half = spread / math.sqrt(values.size)
     return center, center - half, center + half

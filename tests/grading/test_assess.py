@@ -18,7 +18,7 @@ from tiny_final import HONEST, LIMITS, SETUP, STARTER_S, TIMED, assessed, submis
 
 from accelerando import catalog, work
 from accelerando.cli import app
-from accelerando.grading import assess, final_report, final_task, isolation, session, sides
+from accelerando.grading import assess, final_report, final_task, isolation, session, sides, trainer
 from accelerando.grading.lane import lane
 from accelerando.grading.trainer import SandboxTrainer
 
@@ -327,10 +327,38 @@ def train(images, labels, budget_s, train=train):
 
 def test_trainer_gives_each_run_a_fresh_process() -> None:
     task = tasks(1)[0]
-    trainer = SandboxTrainer({"submission": submission(HONEST + ONCE, SETUP).training}, limits=LIMITS)
+    train = SandboxTrainer({"submission": submission(HONEST + ONCE, SETUP).training}, limits=LIMITS)
     for _ in range(2):
-        trained = trainer("submission", task, np.arange(len(task.train)), 20.0)
+        trained = train("submission", task, np.arange(len(task.train)), 20.0)
         assert trained.scores.shape == (len(task.held_out), 10)
+
+
+def test_prepare_and_cells_that_do_not_end_are_too_slow_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "PREPARE_S", 1.0)
+    task = tasks(1)[0]
+    for code, told in (
+        (f"{HONEST}\ndef prepare(shape, classes):\n    while True: pass\n", "`prepare` did not end within 1 s"),
+        (f"{HONEST}\nwhile True: pass\n", "took longer than 1 s"),
+    ):
+        train = SandboxTrainer({"submission": submission(code, SETUP).training}, limits=LIMITS)
+        with pytest.raises(trainer.TooSlow, match=told):
+            train("submission", task, np.arange(len(task.train)), 20.0)
+
+
+def test_waiting_for_the_machine_is_no_time_of_the_grading() -> None:
+    import threading
+
+    def hold() -> None:
+        with lane("exclusive"):
+            time.sleep(2.0)
+
+    alone = assessed(HONEST).report.seconds
+    other = threading.Thread(target=hold)
+    other.start()
+    time.sleep(0.2)
+    beside = assessed(HONEST).report.seconds
+    other.join()
+    assert beside < alone + 1.5
 
 
 def test_a_mistake_of_the_grader_itself_costs_part_a_no_more_than_its_verdict() -> None:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -230,6 +231,22 @@ def test_the_total_time_ends_a_notebook_of_slow_cells(choice: isolation.Choice) 
     ):
         box.begin(QUESTION)
     assert time.monotonic() - started_s < 30
+
+
+def test_the_total_time_begins_with_the_first_question(choice: isolation.Choice) -> None:
+    with sandbox(choice, *cells(), limits=Limits(total_s=5.0)) as box:
+        time.sleep(0.1)
+        assert box._ends_s is None
+        box.begin(QUESTION)
+        assert box._ends_s is not None
+        assert box._ends_s > time.monotonic()
+
+
+def test_cells_that_answer_may_have_a_limit_of_their_own(choice: isolation.Choice) -> None:
+    endless = cells(double="while True:\n    pass")
+    with sandbox(choice, *endless, limits=replace(LIMITS, answer_s=0.5)) as box:
+        box.begin(QUESTION)
+        assert [(failure.message, failure.is_slow) for failure in box.failures] == [("took longer than 0.5 s", True)]
 
 
 def test_what_is_timed_gets_its_time_however_long_it_waited_for_its_turn(choice: isolation.Choice) -> None:

@@ -183,6 +183,41 @@ def test_run_that_is_too_slow_late_is_judged_by_what_the_machine_is_like_then() 
         assert "own reference was only 0.4 times" in verdict.judge_tiers(found, TIMED)[0].message
 
 
+class BreaksLater(FakeSides):
+    """Sides of which some fail from the thirteenth run on."""
+
+    later: dict[str, Exception]
+
+    def __call__(self, side: str, task: Task, order: np.ndarray, limit_s: float) -> Trained:
+        if len(self.asked) >= 12:
+            self.failures = self.later
+        return super().__call__(side, task, order, limit_s)
+
+
+@pytest.mark.parametrize("side", ["starter", "submission"])
+def test_what_whole_rounds_have_shown_stays_when_the_machine_breaks_a_later_one(side: str) -> None:
+    slow = TooSlow("`train` and `predict` did not end within 80 s")
+    told = set()
+    for seed in range(6):  # whoever comes first
+        sides = BreaksLater({**USUAL, "submission": 28.0 / 2.2}, {"submission": 0.87}, jitter=0.02)
+        sides.later = {"starter": slow} if side == "starter" else {"submission": slow, "starter": slow}
+        found = session(sides, seed=seed)
+        assert len(found.runs) == 12
+        assert statuses(found) == ["passed", "undecided", "failed"]
+        told.add(verdict.judge_tiers(found, TIMED)[1].message.partition(".")[0])
+    ended = "one of the course's own sides gave no time any more, so the session ended early"
+    assert told == ({ended} if side == "starter" else {ended, f"{slow}, and the starter is slow here, too"})
+
+
+def test_reference_that_gives_no_time_after_a_slow_run_excuses_it() -> None:
+    sides = BreaksLater(USUAL, {"submission": 0.84})
+    slow = TooSlow("did not end within 80 s")
+    sides.later = {"submission": slow, "reference": slow}
+    found = session(sides)
+    assert statuses(found) == ["undecided"] * 3
+    assert "reference gave no time then, either" in verdict.judge_tiers(found, TIMED)[0].message
+
+
 def test_slow_reference_shows_a_machine_that_is_not_fit_and_excuses_slowness_only() -> None:
     loaded = {"starter": 36.0, "reference": 89.0}
     slow = session(FakeSides({**loaded, "submission": 67.0}))
@@ -239,4 +274,7 @@ def test_claim_is_undecided_without_a_session() -> None:
 
     own = Result("final.claims", "passed", 10, 10, "right")
     row = {"technique": "all together", "predicted": 2.0, "measured": 2.0}
-    assert verdict.judge_claim(own, [row], None).status == "undecided"
+    found = verdict.judge_claim(own, [row], None)
+    assert (found.status, "part a was not timed" in found.message) == ("undecided", True)
+    broken = session(FakeSides(USUAL, failures={"submission": SideFailed("`train` raised ValueError")}))
+    assert "as `train` raised ValueError. Part a comes first." in verdict.judge_claim(own, [row], broken).message

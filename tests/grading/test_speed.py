@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -92,6 +92,41 @@ def test_speed_bought_with_accuracy_fails() -> None:
     result = FakeMachine(candidate_s=0.5, accuracy=(0.9, 0.8)).decide()
     assert result.status == "failed"
     assert "Which of your changes costs it?" in result.message
+
+
+def test_accuracy_alone_left_open_gets_more_comparisons_and_twice_the_time() -> None:
+    close = FakeMachine(baseline_s=5.0, candidate_s=2.0, accuracy=(0.9, 0.884))
+    planned = int(45.0 / (1.7 * 5.0))
+    result = close.decide()
+    assert planned < result.evidence["pairs"] <= 2 * planned
+    assert 1.2 * 45 < close.now_s < 2 * 45 + 7
+    equal = FakeMachine(baseline_s=5.0, candidate_s=2.0)
+    assert equal.decide().status == "passed"
+    assert equal.now_s < 45
+
+
+def test_speed_that_is_settled_stays_so_while_accuracy_is_looked_at() -> None:
+    class SlowLater(FakeMachine):
+        @contextmanager
+        def open_side(self, what: object, seeds: Sequence[int], submission: object) -> Iterator[speed.Side]:
+            with super().open_side(what, seeds, submission) as side:  # type: ignore[arg-type]
+
+                def slower(limit_s: float) -> speed.Run:
+                    found = side(limit_s)
+                    return replace(found, seconds=20.0) if what is FAST and len(self.runs) > 14 else found
+
+                yield slower
+
+    found = SlowLater(baseline_s=5.0, candidate_s=2.0, accuracy=(0.9, 0.884), spread=0.01).decide()
+    assert "2.50 times as fast" in found.message
+
+
+def test_accuracy_lost_by_the_whole_margin_is_rarely_called_kept() -> None:
+    found = [
+        FakeMachine(baseline_s=5.0, candidate_s=2.0, accuracy=(0.9, 0.88)).decide(seed=seed).status
+        for seed in range(40)
+    ]
+    assert found.count("passed") <= 4
 
 
 def test_without_labels_only_speed_counts() -> None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from accelerando import stats
 from accelerando.grading import tiers
 
 
@@ -27,7 +28,7 @@ def test_border_is_crossed_by_chance_in_few_sessions_although_looked_at_often() 
     rng, crossed = np.random.default_rng(1), 0
     for _ in range(300):
         values: dict[str, list[float]] = {"real": [], "rule": []}
-        bar = math.log(3.5 / tiers.TOLERANCE)
+        bar = math.log(3.5 / stats.TOLERANCE)
         for pairs in range(1, 6):
             for own in values.values():
                 own.append(float(rng.normal(bar, 0.06)))
@@ -60,7 +61,7 @@ def test_ratio_at_the_announced_threshold_is_seldom_missed_however_restless_the_
 @pytest.mark.parametrize(("truth", "sd"), [(1.0, 0.3), (1.0, 0.5), (0.9, 1.0), (1.1, 0.5)])
 def test_erratic_times_on_one_task_are_neither_a_way_up_nor_down(truth: float, sd: float) -> None:
     rng, counted = np.random.default_rng(5), {"reached": 0, "missed": 0, "undecided": 0}
-    bar = 1.5 / tiers.TOLERANCE
+    bar = 1.5 / stats.TOLERANCE
     for _ in range(300):
         own, control = {"real": [], "rule": []}, {"real": [], "rule": []}
         for pairs in range(1, 6):

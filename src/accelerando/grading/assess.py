@@ -150,7 +150,7 @@ def assess(
     def train() -> tuple[SessionResult, noise.MachineState]:
         cells = {**course_sides(), "submission": submission.training}
         trainer = make_trainer(cells, masked=lesson.masked, limits=limits, choice=choice)
-        left_s = max(_LEAST_SESSION_S, budget_s - (time.monotonic() - started_s))
+        left_s = max(_LEAST_SESSION_S, budget_s - report.seconds)  # waiting for the lane costs nothing
         return _run(lesson, trainer, make_tasks, seed, left_s, progress)
 
     timed = [question for question in lesson.questions if question.is_timed]
@@ -162,7 +162,8 @@ def assess(
     order = [question.id for question in lesson.questions]
     results.sort(key=lambda result: order.index(result.question))
     results = [replace(result, message=clean(result.message, _MESSAGE)) for result in results]
-    report = replace(report, results=tuple(results), seconds=time.monotonic() - started_s)
+    seconds = report.seconds + (session.seconds if session else 0.0)
+    report = replace(report, results=tuple(results), seconds=seconds)
     return Assessment(report, session, state, lesson.pass_points or 0, submission.compressed_bytes)
 
 
@@ -196,13 +197,19 @@ def _time(
 def _run(
     lesson: Lesson, trainer: Train, make_tasks: MakeTasks, seed: int, left_s: float, progress: score.Progress
 ) -> tuple[SessionResult, noise.MachineState]:
-    """One session while nothing else of the course computes on this machine."""
-    began_s = time.monotonic()
+    """One session while nothing else of the course computes on this machine; its seconds hold the drawing, too."""
     timed = [question for question in lesson.questions if question.is_timed]
-    progress("drawing the tasks", left_s)
-    tasks = make_tasks(seed)
-    left_s = max(_LEAST_SESSION_S, left_s - (time.monotonic() - began_s))  # waiting for the lane costs nothing
-    with lane("exclusive", on_wait=lambda doing: progress(doing, left_s)), noise.watch() as watched:
+
+    def tell(doing: str) -> None:
+        progress(doing, left_s)
+
+    tell("drawing the tasks")
+    with lane("shared", on_wait=tell):
+        began_s = time.monotonic()
+        tasks = make_tasks(seed)
+        drawing_s = time.monotonic() - began_s
+    left_s = max(_LEAST_SESSION_S, left_s - drawing_s)
+    with lane("exclusive", on_wait=tell), noise.watch() as watched:
         session = run_session(
             tasks,
             trainer,
@@ -212,4 +219,4 @@ def _run(
             rng=np.random.default_rng([seed, 2]),
             progress=progress,
         )
-    return session, watched.state
+    return replace(session, seconds=session.seconds + drawing_s), watched.state

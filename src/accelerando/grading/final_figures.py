@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from .. import figures
+from .. import figures, stats
 from .session import SIDES, SessionResult
-from .tiers import TOLERANCE
 
 
 def ratios(session: SessionResult, thresholds: Sequence[float]) -> figures.Picture:
@@ -17,7 +16,7 @@ def ratios(session: SessionResult, thresholds: Sequence[float]) -> figures.Pictu
     with figures.draw(f"Times as fast as the starter. {said}", height=1.5 + 0.5 * max(1, len(rows))) as sheet:
         axes = sheet.axes[0]
         for bar in thresholds:
-            axes.axvspan(bar / TOLERANCE, bar, color=figures.GREY, alpha=0.3, linewidth=0)
+            axes.axvspan(bar / stats.TOLERANCE, bar, color=figures.GREY, alpha=0.3, linewidth=0)
             axes.annotate(
                 f"{bar:g}", (bar, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", color=figures.INK
             )

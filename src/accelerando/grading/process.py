@@ -41,7 +41,8 @@ class Limits:
     """What one notebook's worker may use."""
 
     start_s: float = 60.0
-    cell_s: float = 60.0  # for cells that answer no question; those have the question's own limit
+    cell_s: float = 60.0  # for cells that answer no question
+    answer_s: float | None = None  # for those that do; the question's own limit when left out
     total_s: float = 360.0
     memory_bytes: int = field(default_factory=_default_memory_bytes)
     processes: int = 256
@@ -53,6 +54,11 @@ class Limits:
 
 class Gone(Exception):
     """The worker is no more; the message says why, as the end of a sentence that begins with what it did."""
+
+    def __init__(self, why: str, *, is_slow: bool = False) -> None:
+        """Keep whether it was ended because it ``is_slow``."""
+        super().__init__(why)
+        self.is_slow = is_slow
 
 
 class WorkerProcess:
@@ -124,7 +130,9 @@ class WorkerProcess:
             wire.write_message(stream, {**request, "nonce": nonce})
             reply = wire.read_message(stream, self._limits.reply_bytes)
         except TimeoutError:
-            self._end(f"took longer than {limit_s:.3g} s")
+            slow = f"took longer than {limit_s:.3g} s"
+            self._end(slow)
+            raise Gone(self._why, is_slow=self._why == slow) from None
         except (wire.WireClosed, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(2)

@@ -46,6 +46,7 @@ class CellFailure:
     cell: str
     question: str | None
     message: str  # a sentence without the cell's name
+    is_slow: bool = False  # it was ended at its limit
 
 
 class SandboxedSubmission(Submission):
@@ -93,7 +94,7 @@ class Sandbox:
         self._failures: dict[int, CellFailure] = {}
         self._deadly: set[int] = set()
         self._left_s = 0.0
-        self._ends_s = time.monotonic() + self._limits.total_s
+        self._ends_s: float | None = None  # of the notebook's time, which begins with the first question
         self._output = ""
         self.isolation = isolation.describe(choice)
         self.submission = SandboxedSubmission(self)
@@ -124,6 +125,8 @@ class Sandbox:
         Raises:
             Ungradable: If no worker can be had, or the notebook's total time is used up.
         """
+        if self._ends_s is None:
+            self._ends_s = time.monotonic() + self._limits.total_s
         if self._worker is None:
             self._worker = self._run_cells()
         self._left_s = limit_s if limit_s is not None else question.time_limit_s if question else self._limits.cell_s
@@ -176,7 +179,7 @@ class Sandbox:
                 reply = worker.exchange({"do": "cell", "name": cell.name, "source": cell.source}, self._limit_of(cell))
             except Gone as gone:
                 self._deadly.add(place)
-                self._fail(place, cell, str(gone))
+                self._fail(place, cell, str(gone), is_slow=gone.is_slow)
                 return place
             if "error" in reply:
                 where = f" in line {reply['line']}" if isinstance(reply.get("line"), int) else ""
@@ -186,22 +189,24 @@ class Sandbox:
                 self._failures.pop(place, None)
         return None
 
-    def _fail(self, place: int, cell: Cell, message: str) -> None:
+    def _fail(self, place: int, cell: Cell, message: str, *, is_slow: bool = False) -> None:
         if cell.kind == "setup":
             raise Ungradable(f"the lab's own set-up cell {cell.name} {message}")
-        self._failures[place] = CellFailure(cell.name, cell.question, message)
+        self._failures[place] = CellFailure(cell.name, cell.question, message, is_slow)
 
     def _limit_of(self, cell: Cell) -> float:
-        left_s = self._ends_s - time.monotonic()
-        if left_s <= 0:
-            raise Ungradable(self._time_is_up())
-        own_s = catalog.question(cell.question).time_limit_s if cell.question else self._limits.cell_s
-        return min(own_s, left_s)
+        own_s = self._limits.cell_s
+        if cell.question:
+            own_s = self._limits.answer_s or catalog.question(cell.question).time_limit_s
+        return min(own_s, self._total_left_s())
 
-    def _time_is_up(self) -> str:
-        slow = ", ".join(failure.cell for failure in self.failures if "took longer" in failure.message)
+    def _total_left_s(self) -> float:
+        left_s = self._limits.total_s if self._ends_s is None else self._ends_s - time.monotonic()
+        if left_s > 0:
+            return left_s
+        slow = ", ".join(failure.cell for failure in self.failures if failure.is_slow)
         hint = f" Look at {slow} first." if slow else ""
-        return f"not reached: the notebook used up its {self._limits.total_s:.3g} s.{hint}"
+        raise Ungradable(f"not reached: the notebook used up its {self._limits.total_s:.3g} s.{hint}")
 
     def _ask(self, name: str, do: str, **more: Any) -> Any:
         """One request of a check.
@@ -214,9 +219,7 @@ class Sandbox:
         what = f"`{name.partition('.')[2] or name}`"
         if self._worker is None:
             raise Wrong(f"{what} could not be asked: an earlier call had ended the worker.")
-        total_left_s = self._ends_s - time.monotonic()
-        if total_left_s <= 0:
-            raise Ungradable(self._time_is_up())
+        total_left_s = self._total_left_s()
         started_s = time.monotonic()
         try:
             reply = self._worker.exchange({"do": do, "name": name, **more}, max(0.05, min(self._left_s, total_left_s)))
@@ -224,8 +227,8 @@ class Sandbox:
             raise Ungradable(f"the check sent what cannot be sent: {error}") from None
         except Gone as gone:
             self.close()
-            kind = TookTooLong if "took longer" in str(gone) else Wrong
-            raise kind(f"{what} {gone}. {_advice(str(gone))}".strip()) from None
+            kind = TookTooLong if gone.is_slow else Wrong
+            raise kind(f"{what} {gone}. {_advice(gone)}".strip()) from None
         self._left_s -= time.monotonic() - started_s
         if reply.get("not_answered"):
             raise NotAnswered
@@ -249,9 +252,9 @@ def clean(text: object, most: int = 600) -> str:
     return plain if len(plain) <= most else f"{plain[:most]} …"
 
 
-def _advice(why: str) -> str:
-    if "took longer" in why:
+def _advice(gone: Gone) -> str:
+    if gone.is_slow:
         return "Is there a loop that does not end?"
-    if "memory" in why:
+    if "memory" in str(gone):
         return "What does it keep that it no longer needs?"
     return ""

@@ -9,7 +9,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from ..submission import Result, SpeedTask, Status, Ungradable, find_check, judg
 from . import speed
 from .isolation import Choice
 from .labs import LabNotebook, read_lab
-from .lane import lane
+from .lane import Mode, lane
 from .sandbox import CellFailure, Limits, Sandbox, clean
 
 SCHEMA = 1
@@ -50,7 +50,7 @@ class Report:
     results: tuple[Result, ...]  # one for each question of the catalog, in its order
     warnings: tuple[str, ...]  # about the notebook and its cells; they cost nothing by themselves
     isolation: str
-    seconds: float
+    seconds: float  # without the waiting for the machine to be free
     output: str = ""  # what the learner's code printed: beginning and end
 
     @property
@@ -125,7 +125,7 @@ def grade(
         limits: For the worker.
         run_speed: Decides timed questions.
         read: Reads the notebook.
-        afterwards: Asks the worker more when all questions are done.
+        afterwards: Asks the worker more when all is checked; nothing has been timed by then.
 
     Raises:
         ValueError: If the notebook cannot be read (`notebooks.Unreadable`) or the lab was never generated.
@@ -135,16 +135,16 @@ def grade(
     lab = read(notebook, lesson)
     session = _Session(lesson, lab, secrets.randbits(62) if seed is None else seed, progress, run_speed)
     with Sandbox(lab.cells, masked=lesson.masked, limits=limits, choice=choice, on_step=session.tell) as sandbox:
-        results = [replace(result, message=clean(result.message, _MESSAGE)) for result in session.run(sandbox)]
-        afterwards(sandbox)
+        found = session.run(sandbox, afterwards)
         failures = sandbox.failures
         output = sandbox.output
+    results = [replace(result, message=clean(result.message, _MESSAGE)) for result in found]
     told = {result.message for result in results}
     notes = [_tell(failure) for failure in failures if not _is_blank(failure) and _tell(failure) not in told]
     warnings = [clean(warning, _MESSAGE) for warning in (*lab.warnings, *notes)]
     return Report(
         lesson.folder, lesson.title, str(notebook), tuple(results), tuple(warnings), sandbox.isolation,
-        time.monotonic() - started_s, output,
+        time.monotonic() - started_s - session.waited_s, output,
     )  # fmt: skip
 
 
@@ -158,19 +158,21 @@ class _Session:
     progress: Progress
     run_speed: RunSpeed
     left: Sequence[Question] = ()
+    waited_s: float = 0.0
 
     def tell(self, doing: str) -> None:
         self.progress(doing, _expected_s(self.left))
 
-    def run(self, sandbox: Sandbox) -> list[Result]:
+    def run(self, sandbox: Sandbox, afterwards: Callable[[Sandbox], None]) -> list[Result]:
         self.left = self.lesson.questions
-        # The checks and torch load here while the worker loads them there: seconds saved on every grading.
-        threading.Thread(target=_load_checks, args=(self.lesson, self.lab), daemon=True).start()
         found: dict[str, Result | SpeedTask] = {}
         with self._lane("shared"):
+            # The checks and torch load here while the worker loads them there: seconds saved on every grading.
+            threading.Thread(target=_load_checks, args=(self.lesson, self.lab), daemon=True).start()
             for place, question in enumerate(self.lesson.questions):
                 self.left = [q for q in self.lesson.questions[place:] if q.id not in found]
                 found[question.id] = self._judge(sandbox, question)
+            afterwards(sandbox)
         tasks = {
             question: task for question in self.lesson.questions if isinstance(task := found[question.id], SpeedTask)
         }
@@ -181,8 +183,12 @@ class _Session:
             found[question.id] = self._time(sandbox, question, task)
         return [_answer for _answer in found.values() if isinstance(_answer, Result)]
 
-    def _lane(self, mode: Any) -> Any:
-        return lane(mode, on_wait=self.tell)
+    @contextlib.contextmanager
+    def _lane(self, mode: Mode) -> Iterator[None]:
+        asked_s = time.monotonic()
+        with lane(mode, on_wait=self.tell):
+            self.waited_s += time.monotonic() - asked_s
+            yield
 
     def _judge(self, sandbox: Sandbox, question: Question) -> Result | SpeedTask:
         self.tell(f"checking {question.title}")

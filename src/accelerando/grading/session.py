@@ -59,7 +59,9 @@ class SessionResult:
         noise_sd: Deviation of log(starter / reference) between rounds of a task; NaN without repeats.
         failure: Why the submission gave no time; empty when it did.
         is_slow: It failed by not ending within its limit.
-        starter_s: The starter's longest run, or its run after a submission that was too slow; NaN without one.
+        is_broken_off: One of the course's own sides gave no time any more; whole rounds before that count.
+        starter_s: The starter's longest run, or its run after a submission that was too slow (infinite where that
+            gave no time either); NaN without one.
         reference_s: The reference's, likewise.
         seconds: Of the whole session.
         train_images: Images that a run gets for training.
@@ -72,6 +74,7 @@ class SessionResult:
     noise_sd: float
     failure: str
     is_slow: bool
+    is_broken_off: bool
     starter_s: float
     reference_s: float
     seconds: float
@@ -116,7 +119,7 @@ def run_session(
         progress: Told what is done and about how many seconds are left.
 
     Raises:
-        Ungradable: If the starter or the reference gives no time.
+        Ungradable: If the starter or the reference gives no time and no round was whole before.
     """
     session = _Session(tasks, train, thresholds, margin, budget_s, rng, clock, progress, clock())
     while not session.is_over():
@@ -138,13 +141,14 @@ class _Session:
     runs: list[Run] = field(default_factory=list)
     correct: dict[tuple[str, str], list[NDArray[np.bool_]]] = field(default_factory=dict)
     failure: SideFailed | None = None
+    is_broken_off: bool = False
     rounds: int = 0
     longest_s: float = 0.0
     longest_run_s: dict[str, float] = field(default_factory=dict)  # of each side, also in rounds that are not whole
     after_failure_s: dict[str, float] = field(default_factory=dict)  # of the course's sides, after a run was too slow
 
     def is_over(self) -> bool:
-        if self.failure is not None:
+        if self.failure is not None or self.is_broken_off:
             return True
         spent_s = self.clock() - self.started_s
         if self.rounds and spent_s + _RESERVE * self.longest_s > self.budget_s:
@@ -162,20 +166,20 @@ class _Session:
         sides = SIDES if self.rounds <= FEWEST_ROUNDS else ("starter", "submission")
         for place in self.rng.permutation(len(sides)):
             side = sides[place]
-            if self.failure is not None:
-                continue
+            if self.failure is not None or self.is_broken_off:
+                break
             self.progress(f"round {self.rounds}, task {task.name}, {side}", self._left_s())
             trained = self._train(side, task, order)
             if trained is not None:
                 found[side] = trained
-        if self.failure is None:  # of a round that is not whole nothing counts
+        if len(found) == len(sides):  # of a round that is not whole nothing counts
             for side, trained in found.items():
                 self._keep(task, side, trained)
         elif isinstance(self.failure, TooSlow):  # is the machine slow now? What it was like earlier does not tell
             for side in ("starter", "reference"):
                 self.progress(f"was it the machine? task {task.name}, {side}", self._left_s())
-                if (trained := self._train(side, task, order)) is not None:
-                    self.after_failure_s[side] = trained.seconds
+                trained = self._train(side, task, order)
+                self.after_failure_s[side] = trained.seconds if trained else math.inf
         self.longest_s = max(self.longest_s, self.clock() - began_s)
 
     def _train(self, side: str, task: Task, order: NDArray[np.int64]) -> Trained | None:
@@ -184,8 +188,11 @@ class _Session:
         except SideFailed as failed:
             if side == "submission":
                 self.failure = failed
-                return None
-            raise Ungradable(f"the course's own {side} gave no time here: {failed}") from None
+            elif self.runs or self.failure is not None:
+                self.is_broken_off = True
+            else:
+                raise Ungradable(f"the course's own {side} gave no time here: {failed}") from None
+            return None
         if not (math.isfinite(trained.seconds) and trained.seconds > 0):
             raise Ungradable(f"a run lasted {trained.seconds} s by the grader's clock, which cannot be")
         self.longest_run_s[side] = max(self.longest_run_s.get(side, 0.0), trained.seconds)
@@ -234,6 +241,7 @@ class _Session:
             noise_sd=tiers.noise_sd(control),
             failure=str(self.failure or ""),
             is_slow=isinstance(self.failure, TooSlow),
+            is_broken_off=self.is_broken_off,
             starter_s=course_s.get("starter", math.nan),
             reference_s=course_s.get("reference", math.nan),
             seconds=self.clock() - self.started_s,

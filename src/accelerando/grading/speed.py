@@ -3,6 +3,7 @@
 An announced threshold T is judged at T / 1.1. Passed: the interval of the ratio begins there or above, and the accuracy
 is kept. Failed: it ends below, or the accuracy is lost. Else more pairs; when the time for that is over, *undecided*.
 Both are asked at looks planned beforehand, which share the error rate: asking often must not find what is not there.
+Speed is often settled first; what is left of the time, and as much again, then goes to the question of accuracy.
 A busy machine can make a good answer slow (two threads that share one free core), so nobody fails for speed on one.
 """
 
@@ -22,12 +23,11 @@ from ..submission import LearnerCall, NotAnswered, Result, SpeedTask, Status, Su
 from ..workers import Experiment, ExperimentFailed, Worker
 from .sandbox import TookTooLong
 
-TOLERANCE = 1.1  # an announced 1.3 is judged at 1.3 / 1.1: nobody fails for a hair
 BUDGET_S = 45.0
 LEARNERS_S = 3 * BUDGET_S  # for all calls of a learner's function: the first one may compile
-ACCURACY_ERROR_RATE = 0.025  # how often a loss of the whole margin may be called kept, over all looks
 FEWEST_PAIRS, MOST_PAIRS = 4, 60
-_STRETCH = 2.0  # a slow machine may take so many times the budget for the fewest pairs
+ENOUGH_FOR_ACCURACY = 16  # pairs: with so many, only chance leaves it open, not their number
+_STRETCH = 2.0  # so many times the budget for the fewest pairs on a slow machine, and where only accuracy is open
 _FIRST_RUN_LIMIT_S = 120.0
 _BUSY_OTHERS, _BUSY_STEAL = 0.15, 0.10  # shares of all CPU time
 _BUSY = "Close other programs and grade again."
@@ -187,6 +187,8 @@ class _Duel:
     budget_s: float
     on_pair: Callable[[float, str], None]
     planned: int = FEWEST_PAIRS
+    planned_for_accuracy: int = FEWEST_PAIRS
+    speed: stats.SpeedDecision | None = None  # the latest; once it says "faster", more pairs do not change it
     run_limit_s: float = _FIRST_RUN_LIMIT_S
     log_ratios: list[float] = field(default_factory=list)
     seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
@@ -202,6 +204,7 @@ class _Duel:
         baseline(_FIRST_RUN_LIMIT_S)
         baseline_s = max(self.clock() - before_s, 1e-6)
         self.planned = int(min(MOST_PAIRS, max(FEWEST_PAIRS, self.budget_s / (1.7 * baseline_s))))
+        self.planned_for_accuracy = max(self.planned, min(int(_STRETCH * self.planned), ENOUGH_FOR_ACCURACY))
         self.run_limit_s = 10 + 4 * baseline_s
         return baseline_s
 
@@ -212,14 +215,31 @@ class _Duel:
             before_s = self.clock()
             self._add_pair(sides)
             spent_s, pair_s = self.clock() - started_s, self.clock() - before_s
-            is_last = len(self.log_ratios) >= self.planned or spent_s + pair_s > self._end_s()
+            is_last = self._decide_speed(spent_s + pair_s)
             outcome = self._verdict(is_last)
-            self.on_pair(spent_s, f"{len(self.log_ratios)} of at most {self.planned} comparisons")
+            most = self.planned_for_accuracy if self._is_fast() and self.correct[0] else self.planned
+            self.on_pair(spent_s, f"{len(self.log_ratios)} of at most {most} comparisons")
             if outcome.status != "undecided" or is_last:
                 return outcome
 
-    def _end_s(self) -> float:
-        return self.budget_s * (1.2 if len(self.log_ratios) >= FEWEST_PAIRS else _STRETCH)
+    def _decide_speed(self, next_end_s: float) -> bool:
+        """Look at the speed unless it is settled; say whether there is no more pair for what is still open.
+
+        Args:
+            next_end_s: When one more pair would be over, from the beginning.
+        """
+        pairs = len(self.log_ratios)
+        end_s = self.budget_s * (1.2 if pairs >= FEWEST_PAIRS else _STRETCH)
+        is_last = pairs >= self.planned or next_end_s > end_s
+        if not self._is_fast():
+            wanted = (self.question.threshold or 1.0) / stats.TOLERANCE
+            self.speed = stats.decide_speedup(self.log_ratios, wanted, planned_pairs=self.planned, is_last=is_last)
+        if self._is_fast() and self.correct[0]:
+            return pairs >= self.planned_for_accuracy or next_end_s > self.budget_s * _STRETCH
+        return is_last
+
+    def _is_fast(self) -> bool:
+        return self.speed is not None and self.speed.verdict == "faster"
 
     def _add_pair(self, sides: tuple[Side, Side]) -> None:
         order = (0, 1) if self.rng.integers(2) else (1, 0)
@@ -251,25 +271,23 @@ class _Duel:
         return found
 
     def _verdict(self, is_last: bool) -> Result:
-        question, announced = self.question, self.question.threshold or 1.0
-        speed = stats.decide_speedup(
-            self.log_ratios, announced / TOLERANCE, planned_pairs=self.planned, is_last=is_last
-        )
+        question, announced, speed = self.question, self.question.threshold or 1.0, self.speed
+        assert speed is not None  # looked at after every pair
         evidence: dict[str, Any] = {
             "ratio": speed.ratio,
             "interval": list(speed.interval),
             "confidence": speed.confidence,
             "announced": announced,
-            "judged_at": announced / TOLERANCE,
+            "judged_at": announced / stats.TOLERANCE,
             "pairs": len(self.log_ratios),
             "baseline_s": self.seconds[0],
             "candidate_s": self.seconds[1],
         }
-        told = _tell_speed(speed, len(self.log_ratios), announced)
+        told = _tell_speed(speed, speed.pairs or len(self.log_ratios), announced)
         if speed.verdict == "not faster":
             evidence["is_slow"] = True
             return _result(question, "failed", f"{told} Where does the time go now?", evidence)
-        is_fast = speed.verdict == "faster"
+        is_fast = self._is_fast()
         if not is_fast:
             told += f" {_NOISY}"
         if not self.correct[0]:
@@ -301,7 +319,7 @@ class _Duel:
     def _accuracy(self, margin: float, is_last: bool) -> stats.AccuracyVerdict | None:
         """Whether it is kept, by the runs up to the latest look; None before the first one."""
         pairs = len(self.correct[0])
-        looked, level = looks.last_look(pairs, self.planned, ACCURACY_ERROR_RATE, is_last=is_last)
+        looked, level = looks.last_look(pairs, self.planned_for_accuracy, stats.ACCURACY_ERROR_RATE, is_last=is_last)
         if not looked:
             return None
         before, after = (np.stack(side[:looked]) for side in self.correct)

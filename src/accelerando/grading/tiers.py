@@ -20,11 +20,8 @@ from scipy import special
 from .. import stats
 from ..looks import look_levels
 
-TOLERANCE = 1.1  # an announced 3.5 is judged at 3.5 / 1.1
 FEWEST_PAIRS, MOST_PAIRS = 2, 8  # on each task
 ERROR_RATE = stats.ERROR_RATE
-ACCURACY_ERROR_RATE = 0.025  # how often a loss of the whole margin may be called kept, over all looks
-_PRIOR_SD, _PRIOR_DF = 0.1, 4  # as in `stats`: a few pairs may agree by chance
 _ERRATIC_LEVEL = 0.05  # how often a task that scatters like the rest is called erratic, and its interval is wider
 _DIFFER_LEVEL = 0.05  # each side: of equal tasks a tenth are called different, and judged one by one
 
@@ -47,7 +44,7 @@ class RatioInterval:
 
     def against(self, announced: float) -> Speed:
         """Judge an announced threshold."""
-        bar = announced / TOLERANCE
+        bar = announced / stats.TOLERANCE
         return "reached" if self.low >= bar else "missed" if self.high < bar else "undecided"
 
 
@@ -75,7 +72,7 @@ class Ratios:
         both = self.together.against(announced)
         if "missed" in found or both == "missed":  # a mean below it: one task must be
             return "missed"
-        is_above = min((own.ratio for own in self.tasks.values()), default=0.0) >= announced / TOLERANCE
+        is_above = min((own.ratio for own in self.tasks.values()), default=0.0) >= announced / stats.TOLERANCE
         if found == {"reached"} or (both == "reached" and self.are_alike and is_above):
             return "reached"
         return "undecided"
@@ -157,8 +154,8 @@ def _spreads(groups: Mapping[str, Sequence[float]], control: Sequence[Sequence[f
     found = {}
     for task, group in groups.items():
         rest = [*control, *(other for name, other in groups.items() if name != task)]
-        rest_degrees, own_degrees = _PRIOR_DF + _degrees(rest), max(0, len(group) - 1)
-        rest_squares = _PRIOR_DF * _PRIOR_SD**2 + _squares(rest)
+        rest_degrees, own_degrees = stats.PRIOR_DF + _degrees(rest), max(0, len(group) - 1)
+        rest_squares = stats.PRIOR_DF * stats.PRIOR_SD**2 + _squares(rest)
         own = _squares([group]) / max(1, own_degrees)
         limit = special.fdtri(max(1, own_degrees), rest_degrees, 1 - _ERRATIC_LEVEL) * rest_squares / rest_degrees
         shared = (rest_squares + _squares([group])) / (rest_degrees + own_degrees)
@@ -203,7 +200,7 @@ def judge_accuracy(
     for task, (starter, own) in correct.items():
         pairs = min(len(starter), len(own))
         if pairs >= FEWEST_PAIRS:  # a single run may be lucky
-            confidence = 1 - 2 * _level(pairs, is_last, ACCURACY_ERROR_RATE)
+            confidence = 1 - 2 * _level(pairs, is_last, stats.ACCURACY_ERROR_RATE)
             both = np.stack(starter), np.stack(own)
             found[task] = stats.paired_non_inferiority(*both, margin, confidence=confidence)
     return found

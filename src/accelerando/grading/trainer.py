@@ -17,7 +17,7 @@ from ..checks.final import judge_scores
 from ..submission import NotAnswered, Ungradable, Wrong
 from . import isolation
 from .final_task import Task
-from .sandbox import Cell, Limits, Sandbox
+from .sandbox import Cell, Limits, Sandbox, TookTooLong
 
 PREPARE_S = 60.0
 _START_S = 60.0
@@ -30,7 +30,7 @@ class SideFailed(Exception):
 
 
 class TooSlow(SideFailed):
-    """A run did not end within its limit."""
+    """A run, or what comes before it, did not end within its limit."""
 
 
 @dataclass(frozen=True)
@@ -73,33 +73,31 @@ class SandboxTrainer:
             SideFailed: With what went wrong, as a sentence.
             Ungradable: If no worker can be had.
         """
-        limits = replace(self.limits, cell_s=PREPARE_S, total_s=_START_S + 2 * PREPARE_S + limit_s)
+        limits = replace(self.limits, cell_s=PREPARE_S, answer_s=PREPARE_S, total_s=_START_S + 2 * PREPARE_S + limit_s)
         images, labels = task.train.images[order], task.train.labels[order]
         with Sandbox(self.cells[side], masked=self.masked, limits=limits, choice=self.choice) as sandbox:
             sandbox.begin(None, PREPARE_S)
             if sandbox.failures:
                 failure = sandbox.failures[0]
-                raise SideFailed(f"cell {failure.cell} {failure.message}")
-            self._ask(sandbox, "prepare", list(task.shape), task.classes)
+                raise (TooSlow if failure.is_slow else SideFailed)(f"cell {failure.cell} {failure.message}")
+            self._ask(sandbox, "prepare", PREPARE_S, list(task.shape), task.classes)
             sandbox.begin(None, limit_s)
             started_s = self.clock()
-            try:
-                self._ask(sandbox, "train", images, labels, float(limit_s))
-                scores = self._ask(sandbox, "predict", task.held_out.images)
-            except SideFailed as failed:
-                if self.clock() - started_s >= 0.98 * limit_s:
-                    raise TooSlow(f"`train` and `predict` did not end within {limit_s:.0f} s") from failed
-                raise
+            self._ask(sandbox, "train", limit_s, images, labels, float(limit_s))
+            scores = self._ask(sandbox, "predict", limit_s, task.held_out.images)
             seconds = self.clock() - started_s
             found = judged(scores, len(task.held_out), task.classes)
             losses = told_losses(sandbox)
         return Trained(seconds, found, losses)
 
-    def _ask(self, sandbox: Sandbox, function: str, *arguments: Any) -> Any:
+    def _ask(self, sandbox: Sandbox, function: str, limit_s: float, *arguments: Any) -> Any:
         try:
             return sandbox.submission.call(function, *arguments)
         except NotAnswered:
             raise SideFailed(f"`{function}` is not answered yet") from None
+        except TookTooLong:
+            together = "`prepare`" if function == "prepare" else "`train` and `predict`"
+            raise TooSlow(f"{together} did not end within {limit_s:.0f} s") from None
         except Wrong as wrong:
             raise SideFailed(_named(str(wrong), function)) from None
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .. import catalog, noise
+from .. import catalog, noise, stats
 from ..catalog import Question
 from ..checks.final import TOGETHER
 from ..submission import Result, Status
@@ -33,10 +33,17 @@ def judge_tiers(
 
 def _judge_tier(session: SessionResult, question: Question, state: noise.MachineState) -> Result:
     threshold, margin = question.threshold or 1.0, question.margin or 0.01
-    if session.failure:
-        return _failure(session, question)
     evidence = _evidence(session, threshold, margin)
     speed = session.ratios.against(threshold)
+    excuse = _excuse(session)
+    if session.failure and not excuse:
+        message = f"{session.failure}; the starter took {session.starter_s:.0f} s" if session.is_slow else ""
+        return _result(question, "failed", message or session.failure, evidence)
+    verdicts = [verdict.verdict for verdict in session.accuracy.values()]
+    is_passed = speed == "reached" and bool(verdicts) and set(verdicts) == {"kept"}
+    is_open = not is_passed and speed != "missed" and "lost" not in verdicts
+    if excuse and is_open:  # what whole rounds have shown before stays
+        return _result(question, "undecided", f"{excuse}. {_AGAIN}", evidence)
     told = f"{tell_speed(session)}; wanted: {threshold:g}{_mean_of_tasks(session, threshold, speed)}"
     disturbed = disturbances(session, state)
     if speed == "missed":
@@ -44,37 +51,35 @@ def _judge_tier(session: SessionResult, question: Question, state: noise.Machine
             return _result(question, "undecided", f"{told}. But {disturbed}, so it does not count. {_AGAIN}", evidence)
         return _result(question, "failed", f"{told}. Where does the time of a run go now?", evidence)
     accuracy = tell_accuracy(session)
-    verdicts = [verdict.verdict for verdict in session.accuracy.values()]
     if "lost" in verdicts:
         message = f"{accuracy}. At most {_points(margin)} may be lost. Which of your changes costs it?"
         return _result(question, "failed", message, evidence)
     if speed == "undecided":
         why = f" {disturbed[0].upper()}{disturbed[1:]}." if disturbed else ""
         return _result(question, "undecided", f"{told}. That is too close to call here.{why} {_AGAIN}", evidence)
-    if "undecided" in verdicts or not verdicts:
+    if not is_passed:
         message = f"{told}; {accuracy}. Whether at most {_points(margin)} is lost is too close to call"
         return _result(question, "undecided", f"{message}: run it again.", evidence)
     return _result(question, "passed", f"{told}; {accuracy}", evidence)
 
 
-def _failure(session: SessionResult, question: Question) -> Result:
-    evidence = {"starter_s": session.starter_s}
-    if not session.is_slow:
-        return _result(question, "failed", session.failure, evidence)
-    if math.isnan(session.starter_s) or 1.5 * session.starter_s > RUN_LIMIT_S:
-        message = f"{session.failure}, and the starter is slow here, too. {_AGAIN}"
-        return _result(question, "undecided", message, evidence)
-    if slow_control := _slow_control(session):
-        message = f"{session.failure}. But {slow_control}, so it does not count. {_AGAIN}"
-        return _result(question, "undecided", message, evidence)
-    message = f"{session.failure}; the starter took {session.starter_s:.0f} s"
-    return _result(question, "failed", message, evidence)
+def _excuse(session: SessionResult) -> str:
+    """Why a session that ended before its time says nothing against the submission; empty when it does, or did not."""
+    if session.is_slow:
+        if math.isnan(session.starter_s) or 1.5 * session.starter_s > RUN_LIMIT_S:
+            return f"{session.failure}, and the starter is slow here, too"
+        if slow_control := _slow_control(session):
+            return f"{session.failure}. But {slow_control}, so it does not count"
+    elif session.is_broken_off and not session.failure:
+        return "one of the course's own sides gave no time any more, so the session ended early"
+    return ""
 
 
 def _evidence(session: SessionResult, threshold: float, margin: float) -> dict[str, Any]:
     return {
         "announced": threshold,
-        "judged_at": threshold / tiers.TOLERANCE,
+        "starter_s": session.starter_s,
+        "judged_at": threshold / stats.TOLERANCE,
         "margin": margin,
         "noise_sd": session.noise_sd,
         "together": {
@@ -163,6 +168,8 @@ def _slow_control(session: SessionResult) -> str:
     if session.is_slow or not ratios:
         ratios.append(session.starter_s / session.reference_s)
     reached = min(ratios)
+    if reached == 0:
+        return "the course's own reference gave no time then, either"
     if not reached < _CONTROL * highest:
         return ""
     return f"the course's own reference was only {reached:.1f} times as fast as the starter"
@@ -184,7 +191,9 @@ def judge_claim(
     claimed = next((row["measured"] for row in claims if row["technique"] == TOGETHER), None)
     known = list(session.intervals.values()) if session else []
     if claimed is None or not known or any(found.pairs < tiers.FEWEST_PAIRS for found in known):
-        message = f"the table is complete; there are too few measurements to compare {TOGETHER!r} with. {_AGAIN}"
+        why = "part a was not timed" if session is None else session.failure or "too few rounds were measured"
+        again = _AGAIN if session is not None and not session.failure else "Part a comes first."
+        message = f"the table is complete; nothing is there to compare {TOGETHER!r} with, as {why}. {again}"
         return Result(result.question, "undecided", 0, result.maximum, message)
     ratios = " and ".join(f"{found.ratio:.2f}" for found in known)
     near = min(found.ratio for found in known), max(found.ratio for found in known)
