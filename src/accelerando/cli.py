@@ -28,6 +28,7 @@ app.add_typer(cluster_app, name="cluster")
 _PASS_ON = {"ignore_unknown_options": True}  # they are the program's own
 ClusterName = Annotated[str, typer.Option("--name", help="Which cluster, if you have several.")]
 Lab = Annotated[str, typer.Argument(help="1, 01, scaling or a folder such as labs/01_scaling.")]
+Isolation = Annotated[bool, typer.Option("--require-isolation", help="Refuse where learner code cannot be isolated.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
 
 
@@ -61,6 +62,7 @@ def check(
     notebook: Annotated[Path | None, typer.Option(help="Grade this file instead of the one in work/.")] = None,
     solution: Annotated[bool, typer.Option("--solution", help="Grade the course's own solution.")] = False,
     as_json: Json = False,
+    require_isolation: Isolation = False,
 ) -> None:
     """Grade a lab in the sandbox: points per question and the sentence that helps.
 
@@ -68,7 +70,7 @@ def check(
     """
     from .grading.command import check_lab
 
-    raise typer.Exit(check_lab(lab, notebook, solution, as_json))
+    raise typer.Exit(check_lab(lab, notebook, solution, as_json, require_isolation))
 
 
 @app.command()
@@ -76,9 +78,7 @@ def assess(
     submission: Annotated[Path | None, typer.Option(help="Grade this file instead of the one in work/.")] = None,
     as_json: Json = False,
     budget: Annotated[float | None, typer.Option(min=30, help="Seconds for all together; default: 480.")] = None,
-    require_isolation: Annotated[
-        bool, typer.Option("--require-isolation", help="Refuse where learner code cannot be isolated.")
-    ] = False,
+    require_isolation: Isolation = False,
 ) -> None:
     """Grade the final: your training against the starter's, in one session on this machine.
 

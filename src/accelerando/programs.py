@@ -100,21 +100,32 @@ def find_mpi() -> tuple[Program, ...]:
             answer = ask(path, "--version")
             if answer:
                 found[os.path.realpath(path)] = Program(command, mpi_kind(answer), _version(answer), path)
+    if not any(_is_open_mpirun(program) for program in found.values()):
+        words = _wheels_open_mpi()
+        answer = ask(*words, "--version") or ""
+        if mpi_kind(answer) == "Open MPI":
+            found[words[-1]] = Program("mpirun", "Open MPI", _version(answer), words[-1])
     return tuple(found.values())
 
 
 def find_open_mpi() -> tuple[str, ...] | None:
-    """Find the words that start Open MPI's mpirun; None if there is none.
+    """Find the words that start Open MPI's mpirun; None if there is none."""
+    wheels = _wheels_open_mpi()
+    for program in filter(_is_open_mpirun, find_mpi()):
+        return wheels if program.path == wheels[-1] else (program.path,)
+    return None
 
-    Several packages install a program of that name, and in one environment the last one wins. So the wheel's real
-    program is tried as well: its mpirun does no more than to say where it lies, and to call that.
+
+def _is_open_mpirun(program: Program) -> bool:
+    return (program.kind, program.command) == ("Open MPI", "mpirun")
+
+
+def _wheels_open_mpi() -> tuple[str, ...]:
+    """The wheel's real program: its mpirun does no more than to say where it lies, and to call that.
+
+    Several packages install a program named mpirun, and in one environment the last one wins.
     """
-    for program in find_mpi():
-        if program.kind == "Open MPI" and program.command == "mpirun":
-            return (program.path,)
-    wrapped = ("env", f"OPAL_PREFIX={sys.prefix}", str(Path(sys.prefix) / "bin" / "ompirun_wrapper"))
-    answer = ask(*wrapped, "--version") or ""
-    return wrapped if mpi_kind(answer) == "Open MPI" else None
+    return ("env", f"OPAL_PREFIX={sys.prefix}", str(Path(sys.prefix) / "bin" / "ompirun_wrapper"))
 
 
 def mpi_kind(answer: str) -> str:

@@ -274,19 +274,20 @@ def test_no_setting_of_the_user_reaches_one_side_and_not_another(monkeypatch: py
 def run_command(*arguments: str) -> tuple[int, str]:
     from typer.testing import CliRunner
 
-    result = CliRunner().invoke(app, ["assess", *arguments])
+    result = CliRunner().invoke(app, arguments)
     return result.exit_code, result.output
 
 
-def test_isolation_can_be_required(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", [("assess",), ("check", "1")])
+def test_isolation_can_be_required(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "describe", lambda choice="auto": "not isolated: no bubblewrap")
-    code, said = run_command("--require-isolation", "--json")
+    code, said = run_command(*command, "--require-isolation", "--json")
     assert code == 2
     assert "not isolated" in json.loads(said)["error"]
 
 
 def test_missing_file_is_refused_in_one_line(tmp_path: Path) -> None:
-    code, said = run_command("--submission", str(tmp_path / "none.ipynb"))
+    code, said = run_command("assess", "--submission", str(tmp_path / "none.ipynb"))
     assert code == 2
     assert said.count("\n") == 1
 
@@ -301,12 +302,28 @@ def test_not_isolated_is_the_first_line(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     found = assessed("")
     monkeypatch.setattr(assess, "assess", stand_in)
-    code, said = run_command("--submission", str(file))
+    code, said = run_command("assess", "--submission", str(file))
     lines = [line for line in said.splitlines() if line.strip()]
     assert lines[0] == "not isolated: no bubblewrap"
     assert code == 1
     assert len(list((tmp_path / "results").glob("*/report.*"))) == 2
     assert not list((tmp_path / "results").glob(".*"))
+
+
+def test_a_report_that_fails_in_any_way_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "final.ipynb"
+    file.write_text("{}")
+    found = assessed(HONEST)
+
+    def broken(*words: object) -> None:
+        raise ValueError("no such colour")
+
+    monkeypatch.setattr(assess, "assess", lambda path, **options: found)
+    monkeypatch.setattr(final_report, "write_results", broken)
+    code, said = run_command("assess", "--submission", str(file))
+    assert code == 0
+    assert "course: the report was not written: ValueError: no such colour\n" in said
+    assert "45 of 45" in said
 
 
 def test_plain_process_grades_too_and_says_so() -> None:

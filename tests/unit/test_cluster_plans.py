@@ -175,6 +175,9 @@ def test_open_mpi_is_found_behind_another_mpirun(tmp_path: Path, monkeypatch: py
     (folder / "env").symlink_to("/usr/bin/env")
     monkeypatch.setenv("PATH", str(folder))
     assert programs.find_open_mpi() == ("env", f"OPAL_PREFIX={tmp_path}", str(folder / "ompirun_wrapper"))
+    assert [(found.kind, found.command) for found in programs.find_mpi()] == [
+        ("Intel MPI", "mpirun"), ("Open MPI", "mpirun"),
+    ]  # fmt: skip
     (folder / "ompirun_wrapper").unlink()
     assert programs.find_open_mpi() is None
 

@@ -216,7 +216,8 @@ def bare_machine(**changes: object) -> machine.Machine:
     return dataclasses.replace(nothing, **changes)  # type: ignore[arg-type]
 
 
-def test_bare_machine_misses_everything_and_every_line_says_why_and_how() -> None:
+def test_bare_machine_misses_everything_and_every_line_says_why_and_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accelerando.cluster.slurm.missing", lambda: ["munged"])
     gaps = machine.missing(bare_machine(), machine.NEEDS)
     assert [gap.need for gap in gaps] == list(machine.NEEDS)
     assert all(len(gap.why) > 10 and len(gap.how) > 10 and gap.why in str(gap) for gap in gaps)
@@ -269,6 +270,15 @@ def test_linux_only_libraries_say_so_elsewhere() -> None:
 def test_unknown_need_is_refused() -> None:
     with pytest.raises(ValueError, match="choose from compiler"):
         machine.missing(bare_machine(), ["quantum"])
+
+
+def test_slurm_is_named_by_the_programs_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accelerando.cluster.slurm.missing", lambda: ["munged", "slurmd"])
+    (gap,) = machine.missing(bare_machine(), ["slurm"])
+    assert gap.why == "no Slurm: munged, slurmd not found"
+    assert "apt install slurm-wlm munge" in gap.how
+    monkeypatch.setattr("accelerando.cluster.slurm.missing", list)
+    assert machine.missing(bare_machine(), ["slurm"]) == ()
 
 
 def test_every_need_of_the_catalog_is_known() -> None:

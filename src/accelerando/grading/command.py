@@ -17,7 +17,7 @@ from .terminal import Terminated, progress_line, refuse, signals_unwind
 Graded = TypeVar("Graded")
 
 
-def check_lab(lab: str, notebook: Path | None, solution: bool, as_json: bool) -> int:
+def check_lab(lab: str, notebook: Path | None, solution: bool, as_json: bool, require_isolation: bool = False) -> int:
     """Grade a lab and print what came of it.
 
     Args:
@@ -25,6 +25,7 @@ def check_lab(lab: str, notebook: Path | None, solution: bool, as_json: bool) ->
         notebook: This file instead of the learner's own.
         solution: Grade the course's own solution.
         as_json: Print JSON and nothing else on standard output.
+        require_isolation: Refuse where learner code cannot be isolated.
 
     Returns:
         0 all points, 1 some are missing, 2 could not be graded, 3 undecided; 128 + n when a signal ended it.
@@ -33,6 +34,7 @@ def check_lab(lab: str, notebook: Path | None, solution: bool, as_json: bool) ->
 
     def run() -> tuple[Path, score.Report]:
         lesson = catalog.find(lab)
+        _look_at_isolation(require_isolation)
         path = _find(lesson, notebook, solution)
         with progress_line(f"lab {lesson.number}") as progress:
             return path, score.grade(path, lesson, progress=progress)
@@ -63,13 +65,11 @@ def assess_command(submission: Path | None, as_json: bool, budget_s: float | Non
     """
     from rich.console import Console
 
-    from . import assess, final_report, isolation
+    from . import assess, final_report
 
     def run() -> tuple[Path, assess.Assessment]:
         lesson = catalog.final()
-        found_isolation = isolation.describe()
-        if require_isolation and found_isolation.startswith("not isolated"):
-            raise ValueError(f"{found_isolation}; without --require-isolation it runs all the same and says so")
+        _look_at_isolation(require_isolation)
         if not lesson.is_built:
             raise ValueError("the final assessment is not built yet")
         path = work.find_notebook(lesson, submission)
@@ -84,8 +84,8 @@ def assess_command(submission: Path | None, as_json: bool, budget_s: float | Non
     files: list[Path] = []
     try:
         files = final_report.write_results(assessment, work.results_folder(), datetime.now())
-    except OSError as error:
-        print(f"course: the report was not written: {error}", file=sys.stderr)  # noqa: T201
+    except Exception as error:  # whatever it is, the points below are earned
+        print(f"course: the report was not written: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
     if as_json:
         print(json.dumps(assessment.as_json(), indent=1, ensure_ascii=False, allow_nan=False))  # noqa: T201
         return assessment.report.exit_code
@@ -98,6 +98,14 @@ def assess_command(submission: Path | None, as_json: bool, budget_s: float | Non
     for file in files:
         console.print(f"  {file}", markup=False, soft_wrap=True)
     return assessment.report.exit_code
+
+
+def _look_at_isolation(is_required: bool) -> None:
+    from . import isolation
+
+    found = isolation.describe()
+    if is_required and found.startswith("not isolated"):
+        raise ValueError(f"{found}; without --require-isolation it runs all the same and says so")
 
 
 def _unless_refused(run: Callable[[], Graded], as_json: bool) -> Graded | int:
