@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from accelerando import cluster, ranks
-from accelerando.cluster import network, slurm
+from accelerando.cluster import network, places, slurm
 from accelerando.programs import find_open_mpi
 
 HERE = Path(__file__).parent
@@ -388,5 +388,6 @@ def test_where_namespaces_are_not_allowed_nodes_are_loopback_addresses_and_the_l
 
 def test_without_unshare_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(places, "_TOOLS", str(tmp_path))
     assert "unshare and nsenter and ip and tc not found" in str(network.why_not(()))
     assert slurm.missing() == list(slurm.PROGRAMS)

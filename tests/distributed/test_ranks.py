@@ -245,6 +245,18 @@ def test_ranks_end_with_the_process_that_started_them(number: int, mark: str, tm
             shutil.rmtree(folder)
 
 
+def test_ranks_know_nothing_of_a_job_that_their_caller_is_part_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(names: list[str]) -> list[str | None]:
+        import os
+
+        return [os.environ.get(name) for name in names]
+
+    monkeypatch.setenv("SLURM_PROCID", "9")
+    monkeypatch.setenv("WORLD_SIZE", "99")
+    found = ranks.run(tell, 2, payload={"names": ["SLURM_PROCID", "WORLD_SIZE"]})
+    assert found.values == ([None, "2"], [None, "2"])
+
+
 def test_rank_that_starts_after_its_caller_has_gone_ends(mark: str, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -3,15 +3,18 @@
 import contextlib
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from accelerando import cluster
-from accelerando.cluster import commands, hosts, places, virtual
+from accelerando.cluster import commands, hosts, making, places, virtual
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="virtual clusters need Linux")
 Holder = Callable[[socket.socket], object]
@@ -67,6 +70,25 @@ def test_a_question_that_finds_no_answer_ends_in_a_sentence(
         monkeypatch.setattr(cluster, "connect", lambda name: made)
         assert commands.status_command("c", as_json=False) == 1
     assert sentence in capsys.readouterr().err
+
+
+@needs_linux
+def test_ctrl_c_while_a_cluster_is_made_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        started.append(subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return started[0]
+
+    def interrupted(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(making, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start}))
+    monkeypatch.setattr(making, "select", SimpleNamespace(select=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        making._start(tmp_path, outlives_caller=False)
+    assert started[0].poll() == 0
 
 
 @needs_linux

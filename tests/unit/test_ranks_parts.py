@@ -176,6 +176,10 @@ def test_when_time_is_over_it_says_who_was_still_running() -> None:
 
 
 def test_a_launcher_that_was_killed_is_named() -> None:
+    every = [{"finished": True}, {"finished": True}]
+    ended = "all ranks came to their end, but the launcher"
+    assert record.why(every, [""], 5.0, "ended") == (None, f"{ended} had not ended after 5 s")
+    assert record.why(every, [""], None, "was ended by SIGKILL") == (None, f"{ended} was ended by SIGKILL")
     said = record.why([{"pid": 3}], ["--\nlast words\n"], None, "was ended by SIGKILL")[1]
     assert said == "the launcher was ended by SIGKILL before the ranks came to their end: last words"
 
@@ -191,6 +195,24 @@ def test_output_is_cut_into_lines_of_bounded_length_and_number() -> None:
     assert kept.text().startswith("one\ntwo\n")
     assert "bytes left out" in kept.text()
     assert len(kept.text()) < 40_000
+
+
+def test_text_that_comes_as_a_whole_keeps_its_last_line() -> None:
+    kept = outputs.Kept()
+    kept.add("srun: error: node1\nlast words")
+    kept.add("more")
+    assert kept.text() == "srun: error: node1\nlast words\nmore\n"
+
+
+def test_nothing_of_a_job_around_it_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID", "RANK", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "7")
+    monkeypatch.setenv("ACCELERANDO_DATA", "/data")
+    monkeypatch.setenv(rank_entry.FOLDER_VARIABLE, "/folder")
+    found = launchers.own_variables(rank_entry.FOLDER_VARIABLE)
+    assert "7" not in found.values()
+    assert found["ACCELERANDO_DATA"] == "/data"
+    assert rank_entry.FOLDER_VARIABLE not in found
 
 
 def test_a_flood_is_not_passed_on_for_ever(tmp_path: Path) -> None:

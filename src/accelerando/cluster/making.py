@@ -119,8 +119,13 @@ def _start(folder: Path, outlives_caller: bool) -> None:
     assert keeper.stdout is not None
     (folder / "keeper.pid").write_text(str(keeper.pid), encoding="ascii")
     said = ""
-    if select.select([keeper.stdout], [], [], _START_LIMIT_S)[0]:
-        said = keeper.stdout.readline().decode(errors="replace").strip()
+    try:
+        if select.select([keeper.stdout], [], [], _START_LIMIT_S)[0]:
+            said = keeper.stdout.readline().decode(errors="replace").strip()
+    except BaseException:  # Ctrl-C: without its input the keeper ends, and all that it has made
+        keeper.stdin.close()
+        keeper.wait(places.LIMIT_S)
+        raise
     if said == "ready":
         if outlives_caller:
             keeper.stdin.write(b"keep\n")

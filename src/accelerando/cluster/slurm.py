@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from accelerando.cluster import places
 from accelerando.cluster.hosts import LOGIN, Node, login_address
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
@@ -18,7 +19,7 @@ AS_USER = ("unshare", "--user", f"--map-user={USER_ID}", f"--map-group={USER_ID}
 
 def missing() -> list[str]:
     """Name the programs that are not installed."""
-    return [name for name in PROGRAMS if shutil.which(name) is None]
+    return [name for name in PROGRAMS if shutil.which(name, path=places.path()) is None]
 
 
 def configuration(folder: Path, nodes: Sequence[Node], *, is_root: bool) -> str:

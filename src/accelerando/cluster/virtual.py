@@ -6,23 +6,19 @@ memory and processes. Where they are not, nodes are loopback addresses, and the 
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from accelerando.cluster import hosts, places, running, slurm
+from accelerando.cluster import hosts, marks, places, running, slurm
 from accelerando.cluster.places import ClusterError
-from accelerando.ranks import OnLine, RanksResult
+from accelerando.rank_entry import FOLDER_VARIABLE
+from accelerando.ranks import OnLine, RanksResult, launchers
 from accelerando.ranks.exchange import Program
 
 SCHEMA = 1
-
-# Of jobs that this process may itself be part of: nothing of them may reach a program on the cluster.
-_FOREIGN = ("SLURM_", "OMPI_", "PMIX_", "PRTE_", "TORCHELASTIC_", "ACCELERANDO_")
-_RANKS_OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -193,5 +189,5 @@ def connect(name: str = "default") -> Cluster:
 
 
 def own_variables() -> dict[str, str]:
-    """Return this process's variables without those of a job that it may itself be part of."""
-    return {name: text for name, text in os.environ.items() if not name.startswith(_FOREIGN) and name not in _RANKS_OWN}
+    """Return this process's variables without what says that it is part of a job, a run or a cluster itself."""
+    return launchers.own_variables(FOLDER_VARIABLE, marks.VARIABLE, hosts.SIMULATED_LINK_VARIABLE)

@@ -13,6 +13,9 @@ from accelerando import programs, rank_entry
 LAUNCHERS = ("torchrun", "mpirun", "srun", "sbatch")
 
 _ENTRY = Path(rank_entry.__file__)
+# What a job sets that this process may itself be part of.
+_A_JOBS = ("SLURM_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "TORCHELASTIC_")
+_A_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Below the ports that the system gives to outgoing connections, so nobody gets one by chance.
 _FIRST_PORT, _PORTS = 20000, 12000
 
@@ -53,6 +56,12 @@ def search_path() -> str:
     """Return the PYTHONPATH with which ranks import what this process can."""
     paths = [str(_ENTRY.parents[1]), *(str(Path(entry or os.curdir).absolute()) for entry in sys.path)]
     return os.pathsep.join(dict.fromkeys(paths))
+
+
+def own_variables(*without: str) -> dict[str, str]:
+    """Return this process's variables without those of a job that it may be part of, and without these."""
+    left_out = {*_A_RANKS, *without}
+    return {name: text for name, text in os.environ.items() if not name.startswith(_A_JOBS) and name not in left_out}
 
 
 class Command:

@@ -54,7 +54,7 @@ def run(
         threads_per_rank: OpenMP threads of each, at least 1. (Left alone, torchrun silently sets 1.)
         time_limit_s: For everything, imports included; afterwards all ranks are killed. Slurm's cluster is made before
             it begins to count, which takes up to 90 s more.
-        environment: Variables on top of this process's own; None removes one.
+        environment: Variables on top of this process's own (but for those of a job around it); None removes one.
         arguments: Command line of the program.
         payload: Numbers, text, lists, dicts and arrays for every rank.
         on_line: Called with rank and line as they come, such as `show`. Rank -1 is the launcher; its first lines are
@@ -161,7 +161,9 @@ class _Launch:
             **self.environment,
             FOLDER_VARIABLE: str(self.folder),
         }
-        variables = {name: value for name, value in {**os.environ, **settings}.items() if value is not None}
+        variables = {
+            name: value for name, value in {**launchers.own_variables(), **settings}.items() if value is not None
+        }
         return subprocess.Popen(
             [*launchers.entry(["--launch", str(os.getpid())]), *self.command.real, *launchers.entry(self.words)],
             env=variables,

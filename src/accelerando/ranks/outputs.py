@@ -134,8 +134,9 @@ class Kept:
         return self.lines(b"\n") if self._partial else []
 
     def add(self, text: str) -> None:
-        """Keep text that came another way."""
+        """Keep text that came another way, as a whole."""
         self.lines(text.encode())
+        self.rest()
 
     def _keep(self, piece: bytes) -> None:
         room = max(0, _KEPT_BYTES - len(self._head)) if not self._tail else 0

@@ -85,10 +85,13 @@ def why(
     missing = [rank for rank, status in enumerate(statuses) if not status]
     unfinished = [rank for rank, status in enumerate(statuses) if "finished" not in status]
     only = unfinished[0] if len(unfinished) == 1 else None
+    if not unfinished:
+        ending = ending if limit_s is None else f"had not ended after {limit_s:g} s"
+        return None, f"all ranks came to their end, but the launcher {ending}"
     if limit_s is not None and missing:
         return None, f"after {limit_s:g} s rank {missing[0]} had not even started; all ranks were ended"
     if limit_s is not None:
-        names = ", ".join(map(str, unfinished)) or "none"
+        names = ", ".join(map(str, unfinished))
         return only, f"not finished after {limit_s:g} s (still running: rank {names}); all ranks were ended"
     said = [line for text in launchers_said for line in text.strip().splitlines() if line.strip(" -")][-1:]
     return only, f"the launcher {ending} before the ranks came to their end" + "".join(f": {x[:300]}" for x in said)
