@@ -11,8 +11,11 @@ from pathlib import Path
 
 from accelerando.readers import linux
 
+BUSY_OTHERS = 0.15
+"""Of all CPU time: from here on other programs disturb what is measured, and slowness may be theirs."""
+SLOWING_STEAL = 0.10
+"""Of all CPU time: from here on slowness may be the host's."""
 _BUSY_STEAL = 0.02
-_BUSY_OTHERS = 0.15
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class MachineState:
         found = []
         if self.steal_fraction is not None and self.steal_fraction > _BUSY_STEAL:
             found.append(f"the hypervisor took {self.steal_fraction:.0%} of the CPU time")
-        if self.others_fraction is not None and self.others_fraction > _BUSY_OTHERS:
+        if self.others_fraction is not None and self.others_fraction > BUSY_OTHERS:
             found.append(f"other processes used {self.others_fraction:.0%} of the CPU time")
         if self.throttled:
             found.append("the CPU was throttled")

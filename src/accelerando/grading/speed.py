@@ -29,7 +29,6 @@ FEWEST_PAIRS, MOST_PAIRS = 4, 60
 ENOUGH_FOR_ACCURACY = 16  # pairs: with so many, only chance leaves it open, not their number
 _STRETCH = 2.0  # so many times the budget for the fewest pairs on a slow machine, and where only accuracy is open
 _FIRST_RUN_LIMIT_S = 120.0
-_BUSY_OTHERS, _BUSY_STEAL = 0.15, 0.10  # shares of all CPU time
 _BUSY = "Close other programs and grade again."
 _NOISY = "Whether that is fast enough is too close to call on this machine now."
 
@@ -349,9 +348,9 @@ def _excuse(outcome: Result, state: noise.MachineState, summary: str) -> Result:
     is_slow = bool(evidence.pop("is_slow", False))
     evidence |= {"machine": asdict(state), "chosen": summary}
     disturbed = []
-    if (state.others_fraction or 0) > _BUSY_OTHERS:
+    if (state.others_fraction or 0) > noise.BUSY_OTHERS:
         disturbed.append(f"other programs used {state.others_fraction:.0%} of this machine")
-    if (state.steal_fraction or 0) > _BUSY_STEAL:
+    if (state.steal_fraction or 0) > noise.SLOWING_STEAL:
         disturbed.append(f"its host kept {state.steal_fraction:.0%} of its time")
     if disturbed and (outcome.status == "undecided" or (outcome.status == "failed" and is_slow)):
         told = outcome.message.removesuffix(_BUSY).rstrip()

@@ -12,7 +12,6 @@ from . import tiers
 from .session import RUN_LIMIT_S, SessionResult
 
 NOISY_SD = 0.24  # of log(starter / reference) between rounds: above it a machine is restless; 0.15 is usual
-_BUSY_STEAL = 0.10
 _CONTROL = 1.25  # times the highest threshold: what the reference reaches on a machine that is fit to measure
 _CLAIM_FACTOR = 2.0  # a claim may be so far from what the grader measured on this machine, at this time
 _AGAIN = "Close other programs and run it again."
@@ -35,26 +34,27 @@ def _judge_tier(session: SessionResult, question: Question, state: noise.Machine
     threshold, margin = question.threshold or 1.0, question.margin or 0.01
     evidence = _evidence(session, threshold, margin)
     speed = session.ratios.against(threshold)
-    excuse = _excuse(session)
-    if session.failure and not excuse:
+    ended_early = _ended_early(session)
+    if session.failure and not ended_early:
         message = f"{session.failure}; the starter took {session.starter_s:.0f} s" if session.is_slow else ""
         return _result(question, "failed", message or session.failure, evidence)
     verdicts = [verdict.verdict for verdict in session.accuracy.values()]
     is_passed = speed == "reached" and bool(verdicts) and set(verdicts) == {"kept"}
     is_open = not is_passed and speed != "missed" and "lost" not in verdicts
-    if excuse and is_open:  # what whole rounds have shown before stays
-        return _result(question, "undecided", f"{excuse}. {_AGAIN}", evidence)
+    if ended_early and is_open:  # what whole rounds have shown before stays
+        return _result(question, "undecided", f"{ended_early}. {_AGAIN}", evidence)
     told = f"{tell_speed(session)}; wanted: {threshold:g}{_mean_of_tasks(session, threshold, speed)}"
-    disturbed = disturbances(session, state)
     if speed == "missed":
-        if _is_disturbed(session, state):
-            return _result(question, "undecided", f"{told}. But {disturbed}, so it does not count. {_AGAIN}", evidence)
+        if excuses := _excuses(session, state):
+            message = f"{told}. But {' and '.join(excuses)}, so it does not count. {_AGAIN}"
+            return _result(question, "undecided", message, evidence)
         return _result(question, "failed", f"{told}. Where does the time of a run go now?", evidence)
     accuracy = tell_accuracy(session)
     if "lost" in verdicts:
         message = f"{accuracy}. At most {_points(margin)} may be lost. Which of your changes costs it?"
         return _result(question, "failed", message, evidence)
     if speed == "undecided":
+        disturbed = disturbances(session, state)
         why = f" {disturbed[0].upper()}{disturbed[1:]}." if disturbed else ""
         return _result(question, "undecided", f"{told}. That is too close to call here.{why} {_AGAIN}", evidence)
     if not is_passed:
@@ -63,7 +63,7 @@ def _judge_tier(session: SessionResult, question: Question, state: noise.Machine
     return _result(question, "passed", f"{told}; {accuracy}", evidence)
 
 
-def _excuse(session: SessionResult) -> str:
+def _ended_early(session: SessionResult) -> str:
     """Why a session that ended before its time says nothing against the submission; empty when it does, or did not."""
     if session.is_slow:
         if math.isnan(session.starter_s) or 1.5 * session.starter_s > RUN_LIMIT_S:
@@ -141,24 +141,24 @@ def tell_accuracy(session: SessionResult) -> str:
 
 def disturbances(session: SessionResult, state: noise.MachineState) -> str:
     """What made the measurement restless, in words; empty when nothing did."""
-    found = [told] if (told := _slow_control(session)) else []
-    if session.noise_sd > NOISY_SD:
-        found.append(f"the ratio of the course's own two sides varied by {session.noise_sd:.0%} between rounds")
-    if (state.steal_fraction or 0) > _BUSY_STEAL:
-        found.append(f"the host kept {state.steal_fraction:.0%} of this machine's time")
-    if state.throttled:
+    found = _excuses(session, state)
+    if state.throttled:  # which slows all sides alike
         found.append("the processor was slowed down")
     return " and ".join(found)
 
 
+def _excuses(session: SessionResult, state: noise.MachineState) -> list[str]:
+    """Why slowness may be somebody else's fault; usual noise in the repeats is in the interval already."""
+    found = [told] if (told := _slow_control(session)) else []
+    if session.noise_sd > NOISY_SD:
+        found.append(f"the ratio of the course's own two sides varied by {session.noise_sd:.0%} between rounds")
+    if (state.steal_fraction or 0) > noise.SLOWING_STEAL:
+        found.append(f"the host kept {state.steal_fraction:.0%} of this machine's time")
+    return found
+
+
 def _points(margin: float) -> str:
     return f"{100 * margin:g} percentage point{'' if margin == 0.01 else 's'}"
-
-
-def _is_disturbed(session: SessionResult, state: noise.MachineState) -> bool:
-    """Whether slowness may be somebody else's fault; usual noise in the repeats is in the interval already."""
-    is_noisy = session.noise_sd > NOISY_SD or (state.steal_fraction or 0) > _BUSY_STEAL
-    return is_noisy or bool(_slow_control(session))
 
 
 def _slow_control(session: SessionResult) -> str:
@@ -203,7 +203,7 @@ def judge_claim(
         message = f"you measured {claimed:g} all together, the grader {ratios}; the other rows are for a person to read"
         return Result(result.question, "passed", result.maximum, result.maximum, message, evidence)
     message = f"{TOGETHER!r} claims {claimed:g}; the grader measured {ratios} on its two tasks."
-    if sure[0] / _CLAIM_FACTOR <= claimed <= sure[1] * _CLAIM_FACTOR or (session and _is_disturbed(session, state)):
+    if sure[0] / _CLAIM_FACTOR <= claimed <= sure[1] * _CLAIM_FACTOR or (session and _excuses(session, state)):
         message = f"{message} The machine was too restless to say that this is wrong. {_AGAIN}"
         return Result(result.question, "undecided", 0, result.maximum, message, evidence)
     message = f"{message} How did you time a whole run?"
