@@ -94,12 +94,12 @@ def test_speed_bought_with_accuracy_fails() -> None:
     assert "Which of your changes costs it?" in result.message
 
 
-def test_accuracy_alone_left_open_gets_more_comparisons_and_twice_the_time() -> None:
+def test_accuracy_alone_left_open_gets_more_comparisons_and_more_time() -> None:
     close = FakeMachine(baseline_s=5.0, candidate_s=2.0, accuracy=(0.9, 0.884))
     planned = int(45.0 / (1.7 * 5.0))
     result = close.decide()
     assert planned < result.evidence["pairs"] <= 2 * planned
-    assert 1.2 * 45 < close.now_s < 2 * 45 + 7
+    assert 1.2 * 45 < close.now_s < 1.5 * 45 + 7
     equal = FakeMachine(baseline_s=5.0, candidate_s=2.0)
     assert equal.decide().status == "passed"
     assert equal.now_s < 45
@@ -157,9 +157,9 @@ def test_a_start_that_does_not_end_is_undecided() -> None:
 
 
 def test_a_slow_machine_gets_more_time_for_the_fewest_pairs() -> None:
-    machine = FakeMachine(baseline_s=12.0, candidate_s=5.0)
+    machine = FakeMachine(baseline_s=11.0, candidate_s=4.5)
     assert machine.decide().status == "passed"
-    assert 45 < machine.now_s < 2.5 * 45
+    assert 45 < machine.now_s < 2 * 45
 
 
 def test_no_one_fails_for_speed_on_a_busy_machine() -> None:

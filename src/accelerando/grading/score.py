@@ -26,7 +26,7 @@ from .sandbox import CellFailure, Limits, Sandbox, clean
 SCHEMA = 1
 EXIT_ALL, EXIT_SOME_MISSING, EXIT_UNGRADABLE, EXIT_UNDECIDED, EXIT_STOPPED = 0, 1, 2, 3, 130
 _MESSAGE = 1000  # longest sentence of a report; what a check found in an answer may stand in it
-_START_S, _QUESTION_S, _TIMED_S = 5.0, 1.0, 15.0 + speed.BUDGET_S  # what each usually takes, for the time left
+_START_S, _QUESTION_S, _TIMED_S = 5.0, 1.0, 45.0  # what each usually takes, for the time left
 
 
 class Progress(Protocol):

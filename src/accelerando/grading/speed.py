@@ -3,7 +3,7 @@
 An announced threshold T is judged at T / 1.1. Passed: the interval of the ratio begins there or above, and the accuracy
 is kept. Failed: it ends below, or the accuracy is lost. Else more pairs; when the time for that is over, *undecided*.
 Both are asked at looks planned beforehand, which share the error rate: asking often must not find what is not there.
-Speed is often settled first; what is left of the time, and as much again, then goes to the question of accuracy.
+Speed is often settled first; what is left of the time, and half as much again, then goes to the question of accuracy.
 A busy machine can make a good answer slow (two threads that share one free core), so nobody fails for speed on one.
 """
 
@@ -23,11 +23,11 @@ from ..submission import LearnerCall, NotAnswered, Result, SpeedTask, Status, Su
 from ..workers import Experiment, ExperimentFailed, Worker
 from .sandbox import TookTooLong
 
-BUDGET_S = 45.0
+BUDGET_S = 75.0  # a clear case takes a third of it; what is noisy or slow needs the rest
 LEARNERS_S = 3 * BUDGET_S  # for all calls of a learner's function: the first one may compile
 FEWEST_PAIRS, MOST_PAIRS = 4, 60
 ENOUGH_FOR_ACCURACY = 16  # pairs: with so many, only chance leaves it open, not their number
-_STRETCH = 2.0  # so many times the budget for the fewest pairs on a slow machine, and where only accuracy is open
+_STRETCH = 1.5  # so many times the budget for the fewest pairs on a slow machine, and where only accuracy is open
 _FIRST_RUN_LIMIT_S = 120.0
 _BUSY = "Close other programs and grade again."
 _NOISY = "Whether that is fast enough is too close to call on this machine now."
@@ -203,7 +203,7 @@ class _Duel:
         baseline(_FIRST_RUN_LIMIT_S)
         baseline_s = max(self.clock() - before_s, 1e-6)
         self.planned = int(min(MOST_PAIRS, max(FEWEST_PAIRS, self.budget_s / (1.7 * baseline_s))))
-        self.planned_for_accuracy = max(self.planned, min(int(_STRETCH * self.planned), ENOUGH_FOR_ACCURACY))
+        self.planned_for_accuracy = max(self.planned, min(2 * self.planned, ENOUGH_FOR_ACCURACY))
         self.run_limit_s = 10 + 4 * baseline_s
         return baseline_s
 
